@@ -3,8 +3,6 @@
 
 #include "driver.hpp"
 
-#include <cxxabi.h>
-
 #include <cstdlib>
 
 namespace check {
@@ -75,23 +73,6 @@ void words_of_launch(const Kernel& kernel, const std::vector<u8>& space, const u
             words->push_back({offset, kernel.lists[list], Role::Unknown, false, false, list != last});
             last = list;
         });
-}
-
-std::string readable(const char* mangled) {
-    int status = 0;
-    std::unique_ptr<char, void (*)(void*)> name(abi::__cxa_demangle(mangled, nullptr, nullptr, &status), std::free);
-    if (!name) return mangled;
-    std::string full = name.get(), shown;
-    int depth = 0;
-    for (std::size_t i = 0; i < full.size(); i++) {
-        if (full.compare(i, 9, "operator<") == 0 || full.compare(i, 9, "operator(") == 0) return full;
-        if (!depth && full[i] == '(' && full.compare(i, 21, "(anonymous namespace)") != 0) break;
-        depth -= full[i] == '>';
-        if (!depth) shown += full[i];
-        if (full[i] == '<' && !depth++) shown += "...";
-    }
-    if (shown.compare(0, 5, "void ") == 0) shown.erase(0, 5);
-    return shown;
 }
 
 }  // namespace check

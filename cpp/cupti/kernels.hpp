@@ -6,6 +6,7 @@
 // (codes.hpp).
 #pragma once
 
+#include "kernels/names.hpp"
 #include "kernels/first_thread.hpp"
 #include "kernels/layouts.hpp"
 
@@ -104,8 +105,5 @@ std::vector<Word> words_of(const std::vector<Parameter>& parameters, const Facts
 // The words through which a launch may go: of a struct whose layout is known, the words that count.
 void words_of_launch(const Kernel& kernel, const std::vector<u8>& space, const u32 grid[3],
                      std::vector<LaunchedWord>* words);
-
-// The kernel's common name: not mangled, without the arguments of templates.
-std::string readable(const char* mangled);
 
 }  // namespace check

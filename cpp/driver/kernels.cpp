@@ -4,6 +4,8 @@
 #include "memory.hpp"
 #include "unknown.hpp"
 
+#include "kernels/names.hpp"
+
 #include <algorithm>
 #include <cctype>
 #include <cstring>
@@ -84,6 +86,7 @@ const check::Facts* facts_of(const Module* module, const std::string& name) {
 void add_function(Module* module, const std::string& name) {
     auto function = std::make_unique<Function>();
     function->name = kept(name);
+    function->shown = kept(check::readable(name.c_str()));
     function->kernel = find_kernel(name);
     function->module = module;
     function->facts = facts_of(module, name);

@@ -39,7 +39,8 @@ const std::vector<Kernel>& guard_kernels();  // of xlogmem/resources/guard_kerne
 const Kernel* find_kernel(const std::string& name);
 
 struct Function {
-    const char* name = "";  // lives as long as the driver
+    const char* name = "";  // lives as long as the driver, like the next one
+    const char* shown = "";  // in findings
     const Kernel* kernel = nullptr;
     Module* module = nullptr;
     u64 handle = 0;

@@ -108,7 +108,7 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
         report_unknown(function);
     }
     Work work;
-    work.name = function.name;
+    work.name = function.shown;
     if (const Declaration* declared = declaration_of(function)) {
         for (std::size_t i = 0; i < std::min(declared->roles.size(), prepared->parameters.size()); i++)
             if (declared->roles[i] != '-') declare(*prepared, prepared->parameters[i], declared->roles[i]);
@@ -123,7 +123,7 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
     }
     auto watch = [&] {
         const check::FirstThread* first = function.facts ? function.facts->first.get() : nullptr;
-        return watch_kernel(stream, function.name,
+        return watch_kernel(stream, function.shown,
                             {prepared->pointers, prepared->layout, prepared->space, prepared->shape, first});
     };
     return submit(lock, stream, std::move(work), nullptr, watch);
