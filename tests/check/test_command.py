@@ -115,7 +115,8 @@ def test_what_is_not_a_program(check):
     assert run.returncode == 2
     assert "no-such-program-here" in run.stderr
     run = check("", command=["true"])
-    assert "no Python process was checked" in run.stderr
+    assert run.returncode == 3
+    assert "nothing was checked: no Python process made a call of the driver" in run.stderr
 
 
 def test_output_and_arguments_are_the_programs(check):
@@ -205,7 +206,7 @@ def test_findings_outlive_a_file_that_cannot_be_written(check, option):
     assert run.returncode == 1
     assert "CERTAIN write/read" in run.stderr
     assert "xlogmem check: /dev/full could not be written: No space left on device" in run.stderr
-    run = check("", options=[option, "/dev/full"])
+    run = check(START + "begin()", options=[option, "/dev/full"])
     assert run.returncode == 2
     assert "Traceback" not in run.stderr
 

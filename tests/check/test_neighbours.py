@@ -333,7 +333,8 @@ def test_what_is_not_simulated_names_itself(checked):
 def test_a_library_is_prepared_when_it_is_imported_and_not_before(checked):
     run = checked("import sys\nassert not {'cupy', 'numba', 'cuda.bindings.runtime'} & sys.modules.keys()\n"
                   "import xlogmem.check.neighbours as neighbours\n"
-                  "assert sum(type(one).__module__ == neighbours.__name__ for one in sys.meta_path) == 1\n")
+                  "assert sum(type(one).__module__ == neighbours.__name__ for one in sys.meta_path) == 1\n"
+                  "from cuda.bindings import driver\ndriver.cuInit(0)\n")      # else nothing was checked
     assert run.returncode == 0, run.stderr
 
 
@@ -361,7 +362,8 @@ def test_an_allocator_of_the_programs_own_is_noted(monkeypatch):
     of_rmm.__module__ = "rmm.allocators.cupy"
     monkeypatch.setattr(noted, "_notes", {})
     set_to = []
-    cupy = SimpleNamespace(cuda=SimpleNamespace(set_allocator=set_to.append))
+    cupy = SimpleNamespace(cuda=SimpleNamespace(set_allocator=set_to.append, MemoryPool=type("MemoryPool", (), {}),
+                                                MemoryAsyncPool=type("MemoryAsyncPool", (), {})))
     cupy_allocator.use(cupy, test_an_allocator_of_the_programs_own_is_noted)
     cupy.cuda.set_allocator(of_rmm)
     assert noted.notes() == []

@@ -1,4 +1,4 @@
-"""The names and texts of error codes: each code of cuda.h has both, and the simulated runtime writes those of NVIDIA's."""
+"""Names and texts of error codes: each code of cuda.h has both; the simulated runtime writes NVIDIA's."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ def test_every_code_of_the_driver_has_a_name_and_a_text(simulator):
     for code in driver.CUresult:
         assert driver.cuGetErrorName(code) == (driver.CUresult.CUDA_SUCCESS, code.name.encode())
         result, text = driver.cuGetErrorString(code)
-        assert result == driver.CUresult.CUDA_SUCCESS and text
+        assert result == driver.CUresult.CUDA_SUCCESS
+        assert text
 
 
 def test_a_code_that_cuda_does_not_have_has_neither(simulator):
     library = ctypes.CDLL("libcuda.so.1")
     for call in (library.cuGetErrorName, library.cuGetErrorString):
         text = ctypes.c_char_p(b"before")
-        assert call(12345, ctypes.byref(text)) == 1 and text.value is None
+        assert call(12345, ctypes.byref(text)) == 1
+        assert text.value is None
 
 
 def test_the_simulated_runtime_writes_what_nvidias_runtime_writes():

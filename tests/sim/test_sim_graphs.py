@@ -93,25 +93,25 @@ def registered(nbytes):
     return ctypes.addressof(memory), lambda: memory and ok(driver.cuMemHostUnregister(ctypes.addressof(memory)))
 
 
-@pytest.mark.parametrize("lent", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("memory", [mapped, page_locked, registered])
 @pytest.mark.parametrize("nbytes", [64, 64 << 20])
-def test_a_graph_reads_host_memory_at_each_launch(simulator, memory, nbytes, lent):
-    """Memory that the program has given back is an illegal address, as on a GPU, and not the end of the process."""
+def test_a_graph_reads_host_memory_at_each_launch(simulator, memory, nbytes, kept):
+    """Memory that the program has released is an illegal address, as on a GPU, and not the end of the process."""
     a = stream()
     p = alloc(a, nbytes)
-    address, give_back = memory(nbytes)
+    address, release = memory(nbytes)
     ok(driver.cuStreamBeginCapture(a, RELAXED))
     ok(driver.cuMemcpyHtoDAsync(p, address, nbytes, a))
     execution = ok(driver.cuGraphInstantiate(ok(driver.cuStreamEndCapture(a)), 0))
     ctypes.memset(address, 7, nbytes)
-    if not lent:
-        give_back()
+    if not kept:
+        release()
     ok(driver.cuGraphLaunch(execution, a))
-    assert code(driver.cuStreamSynchronize(a)) == (0 if lent else ILLEGAL_ADDRESS)
-    if lent:
+    assert code(driver.cuStreamSynchronize(a)) == (0 if kept else ILLEGAL_ADDRESS)
+    if kept:
         assert simulator.peek(p, nbytes) == b"\x07" * nbytes
-        give_back()
+        release()
         free(p, a)
 
 

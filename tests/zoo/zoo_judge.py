@@ -11,7 +11,7 @@ from zoo_manifest import Program, Wrong, marks
 
 __all__ = ["Outcome", "judged", "last_line", "step_ms"]
 
-UNCHECKED = "no Python process was checked"             # as `xlogmem check` says it
+UNCHECKED = "nothing was checked"                      # as `xlogmem check` says it
 NO_FINDING, CERTAIN, PROGRAM_FAILED = 0, 1, 3           # its exit status
 
 

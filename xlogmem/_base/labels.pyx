@@ -57,7 +57,8 @@ cdef class Stack:
                 for i in range(self.places.size())]
 
     def __str__(self):
-        return "\n".join(printable(f"  {code.co_filename}:{line} in {code.co_qualname}") for code, line in self.frames())
+        return "\n".join(printable(f"  {code.co_filename}:{line} in {code.co_qualname}")
+                         for code, line in self.frames())
 
     def __repr__(self):
         return f"<{type(self).__name__} of {self.places.size()} frames>"

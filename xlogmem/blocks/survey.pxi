@@ -100,8 +100,8 @@ def runtime_of(what not None):
 
 
 def handle_in(Core core not None, what):
-    """Return the block, or the stream's handle, that an argument of `use` means in this runtime; None if it has none.  A
-    stream is registered, as `use` does."""
+    """Return the block, or the stream's handle, that an argument of `use` means in this runtime; None if it has none.
+    A stream is registered, as `use` does."""
     try:
         found = core.find_block(what)
     except TypeError:                                   # no memory

@@ -35,15 +35,15 @@ class Ignored:
 
 
 _entered: dict[tuple[str, int], Ignored] = {}
-_told: Callable[[Ignored], None] | None = None
+_report: Callable[[Ignored], None] | None = None
 
 
-def tell(told: Callable[[Ignored], None]) -> None:
-    """Call this with each block that is entered for the first time, and now with those that were entered before."""
-    global _told
-    _told = told
+def report_entered(report: Callable[[Ignored], None]) -> None:
+    """Call `report` with each block that is entered for the first time, and now with those that were entered before."""
+    global _report
+    _report = report
     for block in list(_entered.values()):
-        told(block)
+        report(block)
 
 
 class ignore:                                           # as Python's own context managers are called
@@ -69,8 +69,8 @@ class ignore:                                           # as Python's own contex
         place = frame.f_code.co_filename, frame.f_lineno
         if place not in _entered:
             _entered[place] = block = Ignored(self.reason, place[0], *lines_of_block(*place))
-            if _told is not None:
-                _told(block)
+            if _report is not None:
+                _report(block)
 
     def __exit__(self, *error: object) -> None:
         pass

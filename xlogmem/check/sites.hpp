@@ -121,10 +121,10 @@ inline bool works() {
 
 // -- text, for which the GIL is not needed: code objects that are kept do not change, and neither do their strings ----
 
-inline void add_escaped(std::string& text, unsigned unit) {
-    char escape[16];
-    snprintf(escape, sizeof escape, "\\u%04x", unit);
-    text += escape;
+inline void add_as_code(std::string& text, unsigned unit) {
+    char code[16];
+    snprintf(code, sizeof code, "\\u%04x", unit);
+    text += code;
 }
 
 // The string as JSON, in ASCII.
@@ -135,10 +135,10 @@ inline void add_quoted(std::string& text, PyObject* string) {
     for (Py_ssize_t i = 0; i < PyUnicode_GET_LENGTH(string); i++) {
         Py_UCS4 letter = PyUnicode_READ(kind, data, i);
         if (letter >= 0x10000) {
-            add_escaped(text, 0xD800 + ((letter - 0x10000) >> 10));
-            add_escaped(text, 0xDC00 + (letter & 0x3FF));
+            add_as_code(text, 0xD800 + ((letter - 0x10000) >> 10));
+            add_as_code(text, 0xDC00 + (letter & 0x3FF));
         } else if (letter < ' ' || letter > '~' || letter == '"' || letter == '\\') {
-            add_escaped(text, letter);
+            add_as_code(text, letter);
         } else {
             text += char(letter);
         }

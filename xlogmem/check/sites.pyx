@@ -5,7 +5,7 @@
 
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint32_t, uint64_t, uintptr_t
-from libcpp.string cimport string
+from libc.stdlib cimport free
 
 from xlogmem._base.labels cimport line_of
 from xlogmem._base.locks cimport mutex
@@ -29,7 +29,6 @@ cdef extern from "sites.hpp" namespace "check" nogil:
         uint32_t of_caller()
         size_t size()
         Stack at(uint32_t number) except +
-    string text_of(const Stack& stack) except +
 
 
 cdef extern from *:
@@ -92,11 +91,17 @@ def frames_at(uint32_t number):
 def json_of(uint32_t number):
     """Return the same as JSON, `[file, line, function]` for each frame.  No code of Python runs meanwhile, nor a
     handler of a signal."""
-    return text_of(xlogmem_sites().at(number)).decode("ascii")
+    cdef char* text = xlogmem_text_of_site(number)
+    if text == NULL:
+        raise MemoryError("no host memory for the text of a stack")
+    try:
+        return (<bytes>text).decode("ascii")
+    finally:
+        free(text)
 
 
 def address_of_text():
-    """The address of ``char* text_of_site(uint32_t)``: the same as `json_of`, to be freed with `free()`, for any thread,
+    """The address of ``char* text_of_site(uint32_t)``: as `json_of`, to be freed with `free()`, for any thread,
     with the GIL or without it."""
     return <uintptr_t><void*>xlogmem_text_of_site
 

@@ -80,7 +80,7 @@ class Ending:
         self.process = os.getpid()
         self.name, journal = processes.new_journal(self.folder, self.process)
         self.front_end.keep_findings(journal)
-        ignored.tell(self.entered)
+        ignored.report_entered(self.entered)
         if "XLOGMEM_CHECK_RECORD" in os.environ:
             self.front_end.record(self.folder.new_file(f"{self.name}.trace", os.O_WRONLY | os.O_APPEND))
 

@@ -15,7 +15,8 @@
 #     another discipline    `change_discipline_unlocks` (order/registrations.pxi)
 #
 # Three questions: `needs_fence_now`, in a call that names the stream; `is_unowned`, before the handle is touched later;
-# `has_no_owner`, also of a stream that is gone.  A change of that rule begins here.  docs/ordering.md has it by name: unowned-source, unowned-home.
+# `has_no_owner`, also of a stream that is gone.  A change of that rule begins here.  docs/ordering.md has it by name:
+# unowned-source, unowned-home.
 
 from xlogmem._base.cpp cimport check
 

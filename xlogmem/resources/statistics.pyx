@@ -344,5 +344,6 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
                  f"  pending         {format_bytes(self.pending_bytes):>12}, freed, and not complete yet"]
         for tag, counted in list(self.counters(by="tag").items())[:SHOWN]:
             lines.append(f"    {format_bytes(counted.current_bytes):>12}, at most "
-                         f"{format_bytes(counted.peak_bytes):>10}  {printable(tag) if tag is not None else 'without a tag'}")
+                         f"{format_bytes(counted.peak_bytes):>10}  "
+                         + (printable(tag) if tag is not None else "without a tag"))
         return "\n".join(lines)
