@@ -259,7 +259,7 @@ struct HostMemory {
 };
 
 // Host memory that the operation reaches is looked at when the operation runs: as a node of a graph it may run long
-// after the program has given the memory back.
+// after the program has freed the memory.
 void look_at_host_memory(Work& work) {
     std::vector<HostMemory> reached;
     for (unsigned i = 0; i < work.range_count; i++) {
@@ -271,7 +271,7 @@ void look_at_host_memory(Work& work) {
     work.run = [run = std::move(work.run), name = work.name, reached = std::move(reached)] {
         for (const HostMemory& one : reached) {
             if (one.pinned ? is_pinned(one.address) : is_mapped(one.address, one.bytes)) continue;
-            log_line("%s ran after the program gave its host memory back: bytes [0x%llx,0x%llx)", name,
+            log_line("%s ran after the program freed its host memory: bytes [0x%llx,0x%llx)", name,
                      (unsigned long long)one.address, (unsigned long long)(one.address + one.bytes));
             return fault(CUDA_ERROR_ILLEGAL_ADDRESS);
         }
