@@ -9,7 +9,7 @@ import sys
 import pytest
 import sim_support as cu
 from children import variables
-from places import HELPERS, ROOT
+from places import HELPERS
 
 from xlogmem import sim
 from xlogmem.sim import environment
@@ -51,9 +51,8 @@ def run(program, **given):
 
 def installed(text, program="from xlogmem import sim; sim.install()", **more):
     """A process with exactly this text, which no test merges."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100,
-                          env=os.environ | {"XLOGMEM_SIM": text, "PYTHONPATH": path} | more)
+                          env=os.environ | {"XLOGMEM_SIM": text} | more)
 
 
 def known():
