@@ -128,13 +128,14 @@ Clock Engine::queued_on(Stream& stream) {
 
 Clock Engine::queued_in(u64 context) const {
     Clock all;
-    order_.add_queued(all, context);
+    for (auto& stream : order_.streams())
+        if (stream->context == context) all.join(stream->clock);
     return all;
 }
 
 Clock Engine::queued() const {
     Clock all;
-    order_.add_queued(all);
+    for (auto& stream : order_.streams()) all.join(stream->clock);
     return all;
 }
 
