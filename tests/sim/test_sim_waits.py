@@ -98,7 +98,7 @@ def test_a_fill_waits_where_the_host_can_look(simulator, memory, place):
 @pytest.mark.parametrize("copy", [driver.cuMemcpyHtoD, driver.cuMemcpy])
 @pytest.mark.parametrize("waits", [True, False])
 def test_an_upload_from_pageable_memory_waits_for_what_was_queued_before(scheduled, memory, copy, waits):
-    """By the form without a stream, for the legacy stream and the blocking ones; the form with a stream does not wait."""
+    """By the form without a stream, for the legacy stream and blocking ones; the form with a stream does not wait."""
     p, q, _ = memory
     fill(p, 1, 0)
     fill(p, 2, stream(0))
