@@ -70,7 +70,7 @@ def cuda_include() -> str:
     raise SystemExit(f"cuda.h was not found: install {runtime}, or set CUDA_HOME to a CUDA toolkit")
 
 
-include = cuda_include()
+INCLUDE = cuda_include()
 
 
 def folder_of(header: str, *wheels: str) -> str | None:
@@ -111,7 +111,7 @@ def module(name: str, path: Path, folders: Iterable[Path]) -> Extension:
     optimised = [OPTIMISED.get(path.stem, "-O1")] if build == "release" else []
     pages = path.with_name(path.stem.lstrip("_")).glob("*.[ph]*")
     return Extension(name, [str(path)], language="c++",
-                     include_dirs=[cuda_include(), str(ROOT / "cpp"), str(ROOT / "xlogmem/include"), *map(str, folders),
+                     include_dirs=[INCLUDE, str(ROOT / "cpp"), str(ROOT / "xlogmem/include"), *map(str, folders),
                                    str(path.parent)],
                      depends=[HEADER, MUTEX, *map(str, [*pages, *path.parent.glob("*.hpp")])],
                      define_macros=MACROS, extra_compile_args=[*CPP, *optimised], extra_link_args=SANITIZERS)

@@ -31,20 +31,18 @@ os.chdir(HERE)
 sys.path.insert(0, str(HERE))
 from compiling import (  # noqa: E402
     HEADER,
+    INCLUDE,
     MUTEX,
     NO_ASSERTIONS,
     SANITIZERS,
     SYMBOLS,
     BuildExtensions,
     build,
-    cuda_include,
     folder_of,
     module,
     sources,
     translated,
 )
-
-include = cuda_include()
 
 
 def rmm_binding() -> list[Extension]:
@@ -61,7 +59,7 @@ def rmm_binding() -> list[Extension]:
     folders = [folder_of("rmm/resource_ref.hpp", "librmm-cu12", "librmm-cu13"),
                folder_of("cuda/memory_resource", "librmm-cu12", "librmm-cu13"),      # RMM's own CCCL
                folder_of("rapids_logger/logger.hpp", "rapids-logger"),
-               folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt") or include]
+               folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt") or INCLUDE]
     if not release or None in folders:
         if os.environ.get("XLOGMEM_RMM") == "require":
             raise SystemExit("XLOGMEM_RMM=require, but rmm, librmm or rapids-logger is not installed")
@@ -72,7 +70,7 @@ def rmm_binding() -> list[Extension]:
     return [Extension(
         "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"],
         depends=["xlogmem/rmm/resource.hpp", "xlogmem/rmm/exports.map", HEADER],
-        language="c++", include_dirs=["xlogmem/include", "xlogmem/rmm", include, *folders], py_limited_api=True,
+        language="c++", include_dirs=["xlogmem/include", "xlogmem/rmm", INCLUDE, *folders], py_limited_api=True,
         define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1"),
                        *(NO_ASSERTIONS if build == "release" else [])],
         extra_compile_args=["-std=c++20", "-O2", "-Wall", "-Wno-unused-function", "-fvisibility=hidden",
@@ -140,12 +138,12 @@ def library(name: str, folder: str, include_dirs: list[str], link_args: list[str
 def check_on_gpus() -> list[Extension]:
     """What the driver loads into programs that are checked on a GPU; CUPTI itself is theirs."""
     cupti = folder_of("cupti_callbacks.h", "nvidia-cuda-cupti-cu12", "nvidia-cuda-cupti")
-    folders = [cupti, folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt") or include]
+    folders = [cupti, folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt") or INCLUDE]
     if not cupti:
         print("xlogmem: built WITHOUT `xlogmem check --gpu`: CUPTI's headers are not installed "
               "(nvidia-cuda-cupti-cu12, cuda-cupti-dev of conda, or a CUDA toolkit)", file=sys.stderr)
         return []
-    return [library("xlogmem.check._cupti", "cpp/cupti", [include, *folders],
+    return [library("xlogmem.check._cupti", "cpp/cupti", [INCLUDE, *folders],
                     ["-Wl,--version-script=cpp/cupti/exports.map", "-Wl,-z,nodelete", "-ldl"])]
 
 
@@ -163,14 +161,14 @@ def needed_driver() -> str:
 def simulated_runtime(major: int, driver: str) -> Extension:
     """libcudart for programs of this version of CUDA, loaded as the simulator is."""
     exports = f"cpp/cudart/exports{major}.map"
-    return library(f"xlogmem.check.cudart._cudart{major}", "cpp/cudart", [include],
+    return library(f"xlogmem.check.cudart._cudart{major}", "cpp/cudart", [INCLUDE],
                    [f"-Wl,-soname,libcudart.so.{major}", f"-Wl,--version-script={exports}", "-Wl,--no-as-needed",
                     driver], (f"-DCUDART_VERSION={major}000",), "-O1", engine=False)
 
 
 # Because of its soname an unmodified cuda-bindings uses the simulated driver as the driver.  The engine of the check
 # judges what is done with it.
-simulator = library("xlogmem.sim._simcuda", "cpp/driver", [include],
+simulator = library("xlogmem.sim._simcuda", "cpp/driver", [INCLUDE],
                     ["-Wl,-soname,libcuda.so.1", "-Wl,--version-script=cpp/driver/exports.map"], optimised="-O1")
 
 root = sources()

@@ -78,7 +78,7 @@ def check_on_gpus():
     program = compile(ast.Module([function], []), str(SETUP), "exec")
 
     def build(folders: dict[str, str]) -> list[list[str]]:
-        names = {"folder_of": lambda header, *wheels: folders.get(header), "include": "cuda", "ENGINE": ("engine",),
+        names = {"folder_of": lambda header, *wheels: folders.get(header), "INCLUDE": "cuda", "ENGINE": ("engine",),
                  "library": lambda name, sources, include_dirs, *arguments: include_dirs, "sys": sys,
                  "Extension": object}
         exec(program, names)

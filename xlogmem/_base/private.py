@@ -84,10 +84,14 @@ class Folder:
 
     def has(self, name: str) -> bool:
         """True if there is something of that name."""
-        return name in self.names()
+        try:
+            os.lstat(name, dir_fd=self.descriptor)
+        except FileNotFoundError:
+            return False
+        return True
 
-    def read(self, name: str) -> bytes:
-        """The content of a file, which is not a link.
+    def read(self, name: str, most: int = -1) -> bytes:
+        """The content of a file, which is not a link; of a longer one the first `most` bytes (-1: all).
 
         Raises
         ------
@@ -95,7 +99,7 @@ class Folder:
             It cannot be read.
         """
         with open(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.descriptor), "rb") as file:
-            return file.read()
+            return file.read(most)
 
     def remove(self, name: str) -> None:
         """Remove a file, or a link itself, if there is one of that name."""

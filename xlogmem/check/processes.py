@@ -74,7 +74,7 @@ def accounts(folder: Folder) -> list[Account]:
 
 def is_open(folder: Folder, name: str) -> bool:
     """True if this process has used the driver, and goes on."""
-    return (not folder.has(f"{name}.json") and page_of(folder.read(f"{name}.journal"))[0] > 0
+    return (not folder.has(f"{name}.json") and page_of(folder.read(f"{name}.journal", PAGE.size))[0] > 0
             and is_alive(process_of(name)))
 
 

@@ -115,7 +115,6 @@ class Simulator:
         self._hooks: list[object] = []  # ctypes callbacks must stay alive while the driver may call them
         self._failures: list[BaseException] = []
 
-    # An exception of a hook cannot pass through the driver: it is kept, and raised by the next method called.
     def stream_number(self, handle: int) -> int:
         """The number of a stream, which no other stream has."""
         return self._call("stream_number", handle)
@@ -128,6 +127,7 @@ class Simulator:
         """Free memory on the stream with this number when the capture that it takes part in ends."""
         self._call("free_after_capture", address, number)
 
+    # An exception of a hook cannot pass through the driver: it is kept, and raised by the next method called.
     def _call(self, name: str, *arguments: object) -> int:
         if self._failures:
             failure = self._failures.pop(0)
