@@ -43,6 +43,7 @@ const ErrorText kErrors[] = {
     {44, "cudaErrorDuplicateTextureName", "duplicate texture looked up by string name"},
     {45, "cudaErrorDuplicateSurfaceName", "duplicate surface looked up by string name"},
     {46, "cudaErrorDevicesUnavailable", nullptr},
+    {47, kUnknown, kUnknown},
     {49, "cudaErrorIncompatibleDriverContext", "incompatible driver context"},
     {52, "cudaErrorMissingConfiguration", "__global__ function call is not configured"},
     {53, "cudaErrorPriorLaunchFailure", "unspecified launch failure in prior launch"},
@@ -67,6 +68,7 @@ const ErrorText kErrors[] = {
     {214, "cudaErrorECCUncorrectable", nullptr},
     {216, "cudaErrorDeviceAlreadyInUse", nullptr},
     {225, "cudaErrorUnsupportedDevSideSync", nullptr},
+    {227, kUnknown, kUnknown},
     {400, "cudaErrorInvalidResourceHandle", nullptr},
     {500, "cudaErrorSymbolNotFound", nullptr},
     {708, "cudaErrorSetOnActiveProcess", nullptr},
@@ -74,6 +76,7 @@ const ErrorText kErrors[] = {
     {916, kUnknown, kUnknown},
     {917, kUnknown, kUnknown},
     {918, kUnknown, kUnknown},
+    {919, kUnknown, kUnknown},
     {10000, "cudaErrorApiFailureBase", "api failure base"},
 };
 

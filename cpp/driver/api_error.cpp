@@ -1,4 +1,4 @@
-// Entry points: the name and the text of each error code of cuda.h, up to CUDA 13.3.
+// Entry points: the name and the text of each error code of cuda.h, up to CUDA 13.5.
 //
 // Codes are numbers, since the oldest header that xlogmem is built with does not have all.
 #include "calls.hpp"
@@ -24,6 +24,7 @@ const ErrorText kErrors[] = {
     {34, "CUDA_ERROR_STUB_LIBRARY", "CUDA driver is a stub library"},
     {36, "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER", "API call is not supported in the installed CUDA driver"},
     {46, "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA-capable device(s) is/are busy or unavailable"},
+    {47, "CUDA_ERROR_MULTICAST_RESOURCE_FULL", "a hardware resource that binds memory to a multicast object is used up"},
     {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {102, "CUDA_ERROR_DEVICE_NOT_LICENSED", "device doesn't have valid Grid license"},
@@ -52,6 +53,7 @@ const ErrorText kErrors[] = {
     {224, "CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY", "the provided execution affinity is not supported"},
     {225, "CUDA_ERROR_UNSUPPORTED_DEVSIDE_SYNC", "the provided PTX contains unsupported call to cudaDeviceSynchronize"},
     {226, "CUDA_ERROR_CONTAINED", "Invalid access of peer GPU memory over nvlink or a hardware error"},
+    {227, "CUDA_ERROR_INSUFFICIENT_LOADER_VERSION", "Loader version is insufficient for fatbin"},
     {300, "CUDA_ERROR_INVALID_SOURCE", "device kernel image is invalid"},
     {301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
     {302, "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND", "shared object symbol not found"},
@@ -126,6 +128,8 @@ const ErrorText kErrors[] = {
     {916, "CUDA_ERROR_KEY_ROTATION", "an error occurred during the key rotation sequence"},
     {917, "CUDA_ERROR_STREAM_DETACHED", "operation not permitted on a detached stream"},
     {918, "CUDA_ERROR_GRAPH_RECAPTURE_FAILURE", "graph recapture failed and was terminated"},
+    {919, "CUDA_ERROR_FABRIC_NOT_READY",
+     "GPU fabric is not ready within the probe wait budget; application may retry (see CUDA_FABRIC_INIT_TIMEOUT_MS)"},
     {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 
