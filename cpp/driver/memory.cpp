@@ -219,10 +219,11 @@ CUresult free_now(Lock& lock, u64 address) {
     // cuMemFree waits for the device (CUDA 13: "may"), except for stream-ordered memory: there the caller has to have
     // waited.
     if (!block->stream_ordered && driver().config.free_waits) {
-        for (std::size_t i = 0; i < driver().streams.size(); i++) {
-            Stream* stream = driver().streams[i];
-            if (stream->context && stream->context->device == block->device) synchronize(lock, stream);
-        }
+        std::vector<Context*> contexts;
+        driver().contexts.each([&](Context* context, u64) {
+            if (context->device == block->device) contexts.push_back(context);
+        });
+        for (Context* context : contexts) synchronize_context(lock, context);
         if (!block->live) return CUDA_ERROR_INVALID_VALUE;  // freed by another thread while we waited
     }
     watch_free(nullptr, address);

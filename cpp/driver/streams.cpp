@@ -358,10 +358,13 @@ CUresult synchronize_stream(Lock& lock, Stream* stream) {
 }
 
 void synchronize_context(Lock& lock, Context* context) {
+    check::Clock learned = driver().engine.queued_in(reinterpret_cast<u64>(context));
     for (std::size_t i = 0; i < driver().streams.size(); i++) {
         Stream* stream = driver().streams[i];
-        if (stream->context == context) synchronize(lock, stream);
+        if (stream->context == context) run_until(lock, stream, stream->queued);
     }
+    host_learns(learned);
+    trim_to_thresholds();
 }
 
 }  // namespace sim

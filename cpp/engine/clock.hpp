@@ -25,9 +25,15 @@ struct Time {
 class Clock {
   public:
     bool covers(Time time) const { return at(time.slot) >= time.number; }
+    bool covers(const Clock& other) const {
+        for (std::size_t slot = 0; slot < other.newest_.size(); slot++)
+            if (!covers(Time{u32(slot), other.newest_[slot]})) return false;
+        return true;
+    }
     u64 at(u32 slot) const { return slot < newest_.size() ? newest_[slot] : 0; }
 
     u32 slots() const { return u32(newest_.size()); }
+    bool is_empty() const { return newest_.empty(); }
 
     void set(Time time) {
         if (time.slot >= newest_.size()) newest_.resize(time.slot + std::size_t(1));

@@ -128,14 +128,13 @@ Clock Engine::queued_on(Stream& stream) {
 
 Clock Engine::queued_in(u64 context) const {
     Clock all;
-    for (auto& stream : order_.streams())
-        if (stream->context == context) all.join(stream->clock);
+    order_.add_queued(all, context);
     return all;
 }
 
 Clock Engine::queued() const {
     Clock all;
-    for (auto& stream : order_.streams()) all.join(stream->clock);
+    order_.add_queued(all);
     return all;
 }
 

@@ -7,11 +7,21 @@ namespace check {
 // dead stream, as soon as the host knows the dead stream's work to be done. That work is then before all work of the
 // new stream, and events that were recorded on the dead stream keep their meaning.
 Stream* Order::free_slot() {
-    for (auto& old : streams_)
-        if (old->dead && !old->capture && host_.covers(old->now())) return old.get();
-    streams_.push_back(std::make_unique<Stream>());
-    streams_.back()->slot = u32(streams_.size() - 1);
-    return streams_.back().get();
+    if (looked_ != host_changes_) {
+        looked_ = host_changes_;
+        remove_if(dead_, [&](Stream* dead) {
+            if (is_free(*dead)) free_.push_back(dead);
+            return is_free(*dead);
+        });
+    }
+    if (free_.empty()) {
+        streams_.push_back(std::make_unique<Stream>());
+        streams_.back()->slot = u32(streams_.size() - 1);
+        return streams_.back().get();
+    }
+    Stream* old = free_.back();
+    free_.pop_back();
+    return old;
 }
 
 Stream* Order::create(u64 context, u64 id, bool blocking, bool legacy) {
@@ -25,13 +35,27 @@ Stream* Order::create(u64 context, u64 id, bool blocking, bool legacy) {
     fresh.newest = stream->newest;
     fresh.clock.set(fresh.now());
     *stream = std::move(fresh);
+    live_.push_back(stream);
     if (legacy) legacy_[context] = stream;
     return stream;
 }
 
+void Order::destroy(Stream* stream) {
+    if (stream->dead) return;
+    stream->dead = true;
+    Ended& ended = ended_[stream->context];
+    if (host_.covers(ended.all) && !ended.all.has_unseen()) ended = {};
+    ended.all.join(stream->clock);
+    if (stream->blocking && !stream->legacy) ended.blocking.join(stream->clock);
+    stream->clock = {};
+    remove_if(live_, [&](Stream* one) { return one == stream; });
+    (is_free(*stream) ? free_ : dead_).push_back(stream);
+}
+
 void Order::destroy_context(u64 context) {
     for (auto& stream : streams_)
-        if (stream->context == context) stream->dead = true;
+        if (stream->context == context) destroy(stream.get());
+    ended_[context].blocking = {};
     legacy_.erase(context);
 }
 
@@ -40,17 +64,22 @@ void Order::join(Stream& stream, const Clock& clock) {
     note_change(stream);
 }
 
-// The legacy stream comes after its context's blocking streams. A wait may have changed a stream's clock since the
-// stream's last operation: so the changes of the clock count, not the operations.
+// The legacy stream comes after its context's blocking streams, and after what destroyed ones have waited for. A wait
+// may have changed a stream's clock since the stream's last operation: so the changes of the clock count, not the
+// operations.
 void Order::collect(Stream& legacy) {
     if (legacy.collected == other_changes_) return;
     legacy.collected = other_changes_;
-    for (auto& other : streams_) {
-        if (other.get() == &legacy || !other->blocking || other->context != legacy.context) continue;
+    for (Stream* other : live_) {
+        if (other == &legacy || !other->blocking || other->context != legacy.context) continue;
         if (other->seen_by_legacy == other->changes) continue;
         join(legacy, other->clock);
         other->seen_by_legacy = other->changes;
     }
+    auto ended = ended_.find(legacy.context);
+    if (ended == ended_.end() || ended->second.blocking.is_empty()) return;
+    join(legacy, ended->second.blocking);
+    ended->second.blocking = {};
 }
 
 void Order::settle(Stream& stream) {
@@ -80,6 +109,18 @@ void Order::host_learns(const Clock& clock) {
     host_.join(clock);
     host_.forget_unseen();
     host_changes_++;
+}
+
+void Order::add_queued(Clock& clock, u64 context) const {
+    for (Stream* stream : live_)
+        if (stream->context == context) clock.join(stream->clock);
+    auto ended = ended_.find(context);
+    if (ended != ended_.end()) clock.join(ended->second.all);
+}
+
+void Order::add_queued(Clock& clock) const {
+    for (Stream* stream : live_) clock.join(stream->clock);
+    for (auto& ended : ended_) clock.join(ended.second.all);
 }
 
 void Order::all_is_done() {

@@ -55,7 +55,7 @@ class Order {
     // `id` and `context` are the front end's numbers. A stream object stays valid until the stream is destroyed; the
     // object is reused for another stream as soon as nothing can show the difference.
     Stream* create(u64 context, u64 id, bool blocking, bool legacy);
-    void destroy(Stream* stream) { stream->dead = true; }
+    void destroy(Stream* stream);
     void destroy_context(u64 context);
 
     // The next operation of a stream. settle() orders the stream after everything that each of its operations comes
@@ -81,10 +81,21 @@ class Order {
     bool is_doubtful(Time time) const { return doubtful_.covers(time); }
     void all_is_done();
 
+    // Adds what the streams of this context have queued, the destroyed ones too; or all streams.
+    void add_queued(Clock& clock, u64 context) const;
+    void add_queued(Clock& clock) const;
     const std::vector<std::unique_ptr<Stream>>& streams() const { return streams_; }
 
   private:
+    // What the destroyed streams of a context have done and come after. Each has no clock of its own any more, or the
+    // clocks would need the square of the number of streams that come and go.
+    struct Ended {
+        Clock all, blocking;  // `blocking`: which the legacy stream has not collected
+    };
     std::vector<std::unique_ptr<Stream>> streams_;  // by slot
+    std::vector<Stream*> live_, dead_, free_;  // `free_`: a new stream can count on in their slots
+    std::unordered_map<u64, Ended> ended_;  // by context
+    u64 looked_ = 0;  // at the dead ones: host_changes_ then
     std::unordered_map<u64, Stream*> legacy_;  // by context
     std::unordered_map<u64, Event> events_;
     Clock host_, doubtful_;
@@ -96,6 +107,7 @@ class Order {
         other_changes_ += !stream.legacy;
     }
     Stream* free_slot();
+    bool is_free(const Stream& dead) const { return !dead.capture && host_.covers(dead.now()); }
     void collect(Stream& legacy);
 };
 

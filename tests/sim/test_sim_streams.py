@@ -9,6 +9,8 @@ import sim_support as cu
 from cuda.bindings import driver
 from sim_support import alloc, code, event, fill, free, launch_host, ok, stream, sync
 
+from xlogmem import _driver
+
 pytestmark = pytest.mark.simulator
 INVALID_VALUE, OUT_OF_MEMORY, INVALID_CONTEXT, INVALID_HANDLE, NOT_READY = 1, 2, 201, 400, 600
 
@@ -169,3 +171,30 @@ def test_a_full_queue_blocks_all_calls_on_that_stream(simulator):
     assert sorted(finished) == ["free", "launch", "query", "record", "wait"]
     sync(a)
     simulator.clear_races()
+
+
+@pytest.mark.skipif(_driver.BUILD in ("asan", "tsan"), reason="a sanitizer keeps memory that was freed")
+def test_memory_grows_with_the_streams_and_not_with_their_square():
+    """Streams that come and go, with a wait between two of them, while the host waits for nothing."""
+    program = """if True:
+        import ctypes
+        import sim_support as cu
+        from cuda.bindings import driver
+        cu.install(); cu.retain()
+        event = cu.event()
+        def requests(count):
+            for _ in range(count):
+                a, b = cu.stream(), cu.stream()
+                p = cu.alloc(a)
+                cu.ok(driver.cuEventRecord(event, a)); cu.ok(driver.cuStreamWaitEvent(b, event, 0))
+                cu.free(p, b)
+                cu.ok(driver.cuStreamDestroy(a)); cu.ok(driver.cuStreamDestroy(b))
+        def resident():
+            return int(open("/proc/self/statm").read().split()[1]) * 4096
+        requests(200)
+        before = resident()
+        requests(2000)
+        print(resident() - before)
+    """
+    done = cu.python("-c", program, PYTHONPATH=str(cu.Path(cu.__file__).parent))
+    assert int(done.stdout) < 32 << 20, done.stderr          # a clock for each stream: twice that and more
