@@ -92,6 +92,12 @@ RUNTIME Error cudaMemcpyPeerAsync(CUdeviceptr to, int device, CUdeviceptr from, 
     if (CUresult refused = retain(source, &there)) return done(refused);
     DRIVER(cuMemcpyPeerAsync(to, here, from, there, bytes, stream));
 }
+RUNTIME Error cudaMemcpyPeer(CUdeviceptr to, int device, CUdeviceptr from, int source, size_t bytes) {
+    CUcontext here, there;
+    if (CUresult refused = retain(device, &here)) return done(refused);
+    if (CUresult refused = retain(source, &there)) return done(refused);
+    DRIVER(cuMemcpyPeer(to, here, from, there, bytes));
+}
 RUNTIME Error cudaMemset(CUdeviceptr address, int value, size_t bytes) {
     DRIVER(cuMemsetD8_v2(address, static_cast<unsigned char>(value), bytes));
 }

@@ -3,10 +3,13 @@
 //   - To pageable host memory, and from host to host: the copy is done, in the Async forms too.
 //   - The forms without a stream wait where the host's side is page-locked. From pageable memory they wait for work
 //     that was queued before them, and then until the bytes are staged; device to device, and fills, for nothing.
+// A copy in the legacy default stream comes after what the devices whose memory it touches have queued in their legacy
+// and blocking streams, and before what they queue there afterwards (as two H200s with driver 13.0 do it).
 #include "calls.hpp"
 #include "newer.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace check {
 
@@ -53,13 +56,44 @@ void Call::fill(Extent target, CUstream handle) const {
     if (Stream* on = stream(handle)) work(*on, &written, 1);
 }
 
+namespace {
+
+// The contexts whose devices have these bytes. Memory of which the check does not know that may be on any device.
+std::set<u64> contexts_of(const Call& call, const Copy& copy) {
+    std::set<u64> found;
+    for (const Extent* extent : {&copy.target, &copy.source}) {
+        if (!is_on_device(call, *extent)) continue;
+        const Block* block = call.front.engine().find_whole(extent->begin);
+        if (block && block->context)
+            found.insert(block->context);
+        else
+            for (auto& known : call.front.contexts()) found.insert(known.second);
+    }
+    return found;
+}
+
+// The legacy streams of other contexts that a copy in this stream is ordered with.
+std::vector<Stream*> legacy_streams_beside(const Call& call, const Stream& on, const Copy& copy) {
+    std::vector<Stream*> found;
+    if (!on.legacy || call.front.contexts().size() < 2) return found;
+    for (u64 context : contexts_of(call, copy))
+        if (context && context != on.context)
+            found.push_back(call.front.find_stream(Handles::kLegacy, {context, call.thread.number}, call.what.site));
+    return found;
+}
+
+}  // namespace
+
 void Call::copy(const Copy& copy) const {
     Stream* on = stream(copy.stream);
     if (!on || !copy.target.bytes) return;
     Range touched[] = {range(copy.source, Role::Read), range(copy.target, Role::Write)};
+    std::vector<Stream*> beside = legacy_streams_beside(*this, *on, copy);
+    for (Stream* other : beside) front.engine().come_after(*on, front.engine().queued_on(*other));
     Wait wait = on->capture ? Wait::Nothing : wait_of(*this, copy);
     if (wait == Wait::Before) wait_for(front.engine().queued_on(*on));
     work(*on, touched, 2);
+    for (Stream* other : beside) front.engine().come_after(*other, front.engine().queued_on(*on));
     if (wait == Wait::Copy) wait_for(front.engine().queued_on(*on));
 }
 

@@ -69,6 +69,9 @@ struct Extent {
     Side side = Side::Unknown;
 };
 
+// Where memory is: on the device of the call's context, or perhaps elsewhere.
+enum class Home : u8 { Context, Unknown };
+
 enum class Form { Sync, Async };  // of a copy: without a stream, or on one
 
 struct Copy {
@@ -144,6 +147,7 @@ class Front {
         contexts_[newest_context_ = context] = newest_number_ = number;
     }
     u32 number_of(CUcontext context) { return contexts_[context]; }
+    const std::unordered_map<CUcontext, u32>& contexts() const { return contexts_; }
 
     // An event that another process records, or a launch of a graph.
     void add_foreign_event(u64 event) { foreign_events_.insert(event); }
@@ -229,8 +233,8 @@ struct Call {
     void record(CUevent event, CUstream stream) const;
     void fill(Extent target, CUstream stream) const;
     void copy(const Copy& copy) const;
-    void allocate(u64 address, u64 bytes) const;  // by the host
-    void allocate(u64 address, u64 bytes, CUstream stream) const;
+    void allocate(u64 address, u64 bytes, Home home = Home::Context) const;  // by the host
+    void allocate(u64 address, u64 bytes, CUstream stream, Home home = Home::Context) const;
     void note_free(u64 address) const;
     void keep() const;
     void free(u64 address) const;

@@ -3,11 +3,14 @@
 
 namespace check {
 
-void Call::allocate(u64 address, u64 bytes) const { front.engine().allocate(nullptr, what, address, bytes); }
+void Call::allocate(u64 address, u64 bytes, Home home) const {
+    front.engine().allocate(nullptr, what, address, bytes, Pool::Driver, home == Home::Context ? context() : 0);
+}
 
-void Call::allocate(u64 address, u64 bytes, CUstream handle) const {
+void Call::allocate(u64 address, u64 bytes, CUstream handle, Home home) const {
     Pool pool = thread.replaces_pool ? Pool::Replaced : Pool::Driver;
-    if (Stream* on = stream(handle)) front.engine().allocate(on, what, address, bytes, pool);
+    if (Stream* on = stream(handle))
+        front.engine().allocate(on, what, address, bytes, pool, home == Home::Context ? on->context : 0);
 }
 
 // Notes the memory that the call frees, which is kept after all if the driver refuses the call.
@@ -50,8 +53,8 @@ namespace {
 void add_ordinary(Calls& calls) {
     AFTER(cuMemAlloc_v2) { call.allocate(*p.dptr, p.bytesize); });
     AFTER(cuMemAllocPitch_v2) { call.allocate(*p.dptr, *p.pPitch * p.Height); });
-    AFTER(cuMemAllocManaged) { call.allocate(*p.dptr, p.bytesize); });
-    AFTER(cuMemMap) { call.allocate(p.ptr, p.size); });
+    AFTER(cuMemAllocManaged) { call.allocate(*p.dptr, p.bytesize, Home::Unknown); });
+    AFTER(cuMemMap) { call.allocate(p.ptr, p.size, Home::Unknown); });
     for (auto entry : {ENTRY(cuIpcOpenMemHandle), ENTRY(cuIpcOpenMemHandle_v2), ENTRY(cuMemPoolImportPointer),
                        ENTRY(cuExternalMemoryGetMappedBuffer)})
         calls.unseen(entry);
@@ -62,7 +65,7 @@ void add_ordinary(Calls& calls) {
 
 void add_stream_ordered(Calls& calls) {
     AFTER_BOTH(cuMemAllocAsync, _ptsz) { call.allocate(*p.dptr, p.bytesize, p.hStream); });
-    AFTER_BOTH(cuMemAllocFromPoolAsync, _ptsz) { call.allocate(*p.dptr, p.bytesize, p.hStream); });
+    AFTER_BOTH(cuMemAllocFromPoolAsync, _ptsz) { call.allocate(*p.dptr, p.bytesize, p.hStream, Home::Unknown); });
     BEFORE_BOTH(cuMemFreeAsync, _ptsz) { call.free(p.dptr, p.hStream); });
     FAILED_BOTH(cuMemFreeAsync, _ptsz) { call.keep(); });
 }

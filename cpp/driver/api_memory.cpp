@@ -15,6 +15,7 @@ CUresult allocate_async(Lock& lock, CUdeviceptr* address, size_t bytes, Pool* po
     Stream* stream;
     if (!address) return CUDA_ERROR_INVALID_VALUE;
     REFUSE_IF(find_stream(handle, &stream));
+    REFUSE_IF(check_legacy_use(stream));
     if (!stream->capture) REFUSE_IF(check_unsafe_call());
     if (!pool) pool = memory().devices[std::size_t(stream->context->device)].current_pool;
     make_room(lock, stream);
@@ -120,6 +121,7 @@ EXPORT CUresult cuMemFreeAsync(CUdeviceptr address, CUstream handle) {
     return api_call(CALL("cuMemFreeAsync"), [&](Lock& lock) -> CUresult {
         Stream* stream;
         REFUSE_IF(find_stream(handle, &stream));
+        REFUSE_IF(check_legacy_use(stream));
         if (!stream->capture) REFUSE_IF(check_unsafe_call());
         return free_ordered(lock, address, stream);
     });

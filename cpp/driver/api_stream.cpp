@@ -97,6 +97,7 @@ EXPORT CUresult cuStreamSynchronize(CUstream handle) {
         Stream* stream;
         REFUSE_IF(find_stream(handle, &stream));
         REFUSE_IF(check_not_capturing(stream));
+        REFUSE_IF(check_legacy_use(stream));
         REFUSE_IF(check_unsafe_call());
         return synchronize_stream(lock, stream);
     });
@@ -107,6 +108,7 @@ EXPORT CUresult cuStreamQuery(CUstream handle) {
         Stream* stream;
         REFUSE_IF(find_stream(handle, &stream));
         REFUSE_IF(check_not_capturing(stream));
+        REFUSE_IF(check_legacy_use(stream));
         REFUSE_IF(check_unsafe_call());
         return query(lock, stream);
     });

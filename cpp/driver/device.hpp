@@ -205,6 +205,8 @@ void wait_for(Lock& lock, Stream* stream, Position position);
 // The legacy default stream waits for every blocking stream of its context, and each of them for it. The engine applies
 // the same rule to its order.
 void order_with_legacy(Lock& lock, Stream* stream);
+// The stream waits for a legacy default stream, and for the blocking streams of that one's context.
+void come_after_legacy(Lock& lock, Stream* stream, Stream* legacy);
 CUresult record_event(Lock& lock, Event* event, Stream* stream, bool external);
 
 // The host learns that everything before this position has happened.

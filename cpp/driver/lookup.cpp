@@ -168,6 +168,7 @@ const Symbol kSymbols[] = {
     STREAM(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2),
     STREAM(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2),
     STREAM(cuMemcpyDtoD, 3020, cuMemcpyDtoD_v2),
+    STREAM(cuMemcpyPeer, 4000, cuMemcpyPeer),
     STREAM(cuMemcpy, 4000, cuMemcpy),
     STREAM(cuMemsetD8Async, 3020, cuMemsetD8Async),
     STREAM(cuMemsetD16Async, 3020, cuMemsetD16Async),

@@ -159,6 +159,7 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     }
     if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
     become_live(block, bytes, pool, device);
+    if (this_thread().replaces_pool) block->owner = stream->context;
     Work work;
     work.name = this_thread().call;
     u64 start = block->address;

@@ -27,7 +27,9 @@ struct Block {
     u64 address = 0, capacity = 0;
     u64 size = 0;              // as requested
     int device = 0;
-    Context* owner = nullptr;  // of cuMemAlloc; stream-ordered memory has none
+    // Whose peers reach it: of cuMemAlloc, and of memory in place of a library's pool, which has it from cuMemAlloc.
+    // Other stream-ordered memory has none.
+    Context* owner = nullptr;
     Pool* pool = nullptr;      // nullptr: cuMemAlloc, or released to the system
     u64 buffer_id = 0;
     bool live = false;

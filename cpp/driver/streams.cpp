@@ -251,6 +251,12 @@ void wait_for(Lock& lock, Stream* stream, Position position) {
     push(stream, std::move(wait));
 }
 
+void come_after_legacy(Lock& lock, Stream* stream, Stream* legacy) {
+    order_with_legacy(lock, legacy);
+    wait_for(lock, stream, end_of(legacy));
+    driver().engine.come_after(*stream->order, driver().engine.queued_on(*legacy->order));
+}
+
 namespace {
 
 struct HostMemory {

@@ -17,6 +17,7 @@ namespace check {
 struct Block {
     u64 begin = 0, end = 0;
     u64 generation = 0;
+    u64 context = 0;  // whose device has the memory; 0: the front end does not know
     bool live = true;
     bool piece = false;
     bool cut = false;  // pieces were cut out of it: an address in none of them says little

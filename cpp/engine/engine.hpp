@@ -115,7 +115,7 @@ class Engine {
     void saw_write(u32 word, Time time, u64 address);
 
     // -- memory. Without a stream: the host's (cuMemAlloc, cuMemFree after it has waited). ---------------------------
-    Time allocate(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool = Pool::Driver);
+    Time allocate(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool = Pool::Driver, u64 context = 0);
     Time free(Stream* stream, Operation what, u64 address);
     // The driver has refused this free: the memory stays.
     void keep(u64 address);

@@ -147,7 +147,7 @@ void Engine::touch(Stream& stream, const Access& access, Block* block) {
 
 // -- allocations ------------------------------------------------------------------------------------------------------
 
-Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool) {
+Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool, u64 context) {
     if (trace_) trace_->line(":alloc", stream, what, address, bytes, pool);
     Time now = stream ? tick(*stream) : Time{};
     Access made = access(stream, now, what, Role::Alloc);
@@ -160,6 +160,7 @@ Time Engine::allocate(Stream* stream, Operation what, u64 address, u64 bytes, Po
     blocks_.forget(address, address + bytes, false);
     Block& block = *blocks_.add(address, address + bytes, false);
     block.allocated = made;
+    block.context = context;
     if (pooled) block.pool = pool;
     if (stream && stream->capture)
         stream->capture->allocate(block, block.allocated);

@@ -55,14 +55,15 @@ def of(module):
     (None, False), (MemoryPool().malloc, False), (of("xlogmem.allocators.cupy"), False),
     (of("rmm.allocators.cupy"), False),
     (of("cupy.cuda.memory"), False), (of("__main__"), True), (of("rmmlike"), True)])
-def test_only_an_allocator_that_the_check_does_not_see_is_noted(monkeypatch, allocator, is_noted):
+@pytest.mark.parametrize("setter", ["set_allocator", "using_allocator"])
+def test_only_an_allocator_that_the_check_does_not_see_is_noted(monkeypatch, setter, allocator, is_noted):
     monkeypatch.setattr(noted, "_notes", {})
     taken = []
-    module = SimpleNamespace(cuda=SimpleNamespace(set_allocator=taken.append, MemoryPool=MemoryPool,
-                                                  MemoryAsyncPool=type("Async", (), {})))
+    module = SimpleNamespace(cuda=SimpleNamespace(set_allocator=taken.append, using_allocator=taken.append,
+                                                  MemoryPool=MemoryPool, MemoryAsyncPool=type("Async", (), {})))
     ours = of("xlogmem.check")
     cupy_allocator.use(module, ours)
-    module.cuda.set_allocator(allocator)
+    getattr(module.cuda, setter)(allocator)
     assert bool(noted.notes()) == is_noted
     assert taken[-1] is (ours if isinstance(getattr(allocator, "__self__", None), MemoryPool) else allocator)
 

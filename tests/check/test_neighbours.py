@@ -196,6 +196,23 @@ cupy.arange(10)
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 
+@needs("cupy", "nvidia.cuda_nvrtc")
+@pytest.mark.parametrize("how", ["y = cupy.asarray(x)", "y = cupy.array(x)", "y = cupy.empty_like(x); y[...] = x",
+                                 "y = cupy.empty_like(x); y.data.copy_from_device(x.data, x.nbytes)"])
+def test_arrays_are_copied_between_devices(checked, how):
+    """In the null stream, a copy comes after what both devices have queued there."""
+    run = checked(f"""
+import cupy
+with cupy.cuda.Device(0):
+    x = cupy.arange(10) + 1
+with cupy.cuda.Device(1):
+    {how}
+    y += 1
+    cupy.cuda.Device(1).synchronize()
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
 UPLOADED = """
 import sys
 import cupy, numpy
@@ -229,7 +246,8 @@ OWN_POOL = """
 import sys
 import cupy
 from xlogmem.check.neighbours import cupy_pieces
-cupy.cuda.set_allocator(cupy.cuda.MemoryPool().malloc)      # as with --pools real on a GPU
+pool = cupy.cuda.MemoryPool()
+cupy.cuda.set_allocator(lambda size: pool.malloc(size))     # as with --pools real on a GPU
 cupy_pieces.prepare(cupy)
 null, side = cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)
 """
@@ -362,13 +380,14 @@ def test_an_allocator_of_the_programs_own_is_noted(monkeypatch):
     of_rmm.__module__ = "rmm.allocators.cupy"
     monkeypatch.setattr(noted, "_notes", {})
     set_to = []
-    cupy = SimpleNamespace(cuda=SimpleNamespace(set_allocator=set_to.append, MemoryPool=type("MemoryPool", (), {}),
+    cupy = SimpleNamespace(cuda=SimpleNamespace(set_allocator=set_to.append, using_allocator=set_to.append,
+                                                MemoryPool=type("MemoryPool", (), {}),
                                                 MemoryAsyncPool=type("MemoryAsyncPool", (), {})))
     cupy_allocator.use(cupy, test_an_allocator_of_the_programs_own_is_noted)
     cupy.cuda.set_allocator(of_rmm)
     assert noted.notes() == []
     for allocator in (own, None):
-        cupy.cuda.set_allocator(allocator)
+        cupy.cuda.using_allocator(allocator)
     assert set_to == [test_an_allocator_of_the_programs_own_is_noted, of_rmm, own, None]
     note, = noted.notes()
     assert "an allocator of its own for CuPy" in note
@@ -376,6 +395,29 @@ def test_an_allocator_of_the_programs_own_is_noted(monkeypatch):
 
 def test_memory_of_the_drivers_pool_is_not_shared():
     runtime = SimpleNamespace(getDevice=lambda: 0, ipcGetMemHandle=None)
-    cupy_pool.prepare(SimpleNamespace(cuda=SimpleNamespace(set_allocator=id, runtime=runtime)))
+    cupy_pool.prepare(SimpleNamespace(cuda=SimpleNamespace(set_allocator=id, using_allocator=id, runtime=runtime)))
     with pytest.raises(RuntimeError, match=r"0x1000 cannot be shared .*: run `xlogmem check --pools real`"):
         runtime.ipcGetMemHandle(0x1000)
+
+
+def test_pools_of_two_devices_are_open_to_each_other(checked):
+    """Copies reach the memory of CuPy's own pool wherever it is, and have to reach the memory in its place."""
+    run = checked("""
+from types import SimpleNamespace
+from cuda.bindings import driver
+from xlogmem.check.neighbours import cupy_pool
+
+device, allocators = [0], []
+cupy_pool.prepare(SimpleNamespace(cuda=SimpleNamespace(
+    set_allocator=allocators.append, using_allocator=None, runtime=SimpleNamespace(getDevice=lambda: device[0]),
+    MemoryAsyncPool=lambda: SimpleNamespace(malloc=lambda size: size))))
+driver.cuInit(0)
+for used in (0, 0, 1):
+    device[0] = used
+    allocators[0](64)
+    for owner in (0, 1):
+        location = driver.CUmemLocation()
+        location.type, location.id = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, 1 - owner
+        print(int(driver.cuMemPoolGetAccess(driver.cuDeviceGetDefaultMemPool(owner)[1], location)[1]), end=" ")
+""")
+    assert run.stdout == "0 0 0 0 3 3 ", run.stderr

@@ -217,6 +217,74 @@ def memory_of_the_device_that_was_never_seen_is_not_the_hosts(p: Program, repair
     p.read(X, B)
 
 
+# -- copies in the default stream are ordered with the devices whose memory they touch -----------------
+
+OTHER = 0x8000                                     # a stream of a second device, and memory
+Z, W, POOLED = 0x7000_0200_0000, 0x7000_0300_0000, 0x7000_0400_0000
+BETWEEN: dict[str, Any] = {
+    "cuMemcpyDtoD_v2": lambda: flat(dstDevice=Z, srcDevice=X),
+    "cuMemcpyDtoDAsync_v2": lambda: flat(dstDevice=Z, srcDevice=X, hStream=0),
+    "cuMemcpy": lambda: flat(dst=Z, src=X),
+    "cuMemcpyPeer": lambda: flat(dstDevice=Z, srcDevice=X),
+    "cuMemcpyPeerAsync": lambda: flat(dstDevice=Z, srcDevice=X, hStream=LEGACY),
+    "cuMemcpyHtoDAsync_v2": lambda: flat(dstDevice=Z, srcHost=PINNED, hStream=0),
+}
+
+
+def second_device(p: Program, blocking: bool) -> None:
+    p.context = 2
+    p.create(OTHER, flags=0 if blocking else 1)
+    p.allocate(Z)
+    p.allocate(W)
+
+
+for entry, fields in BETWEEN.items():
+    def after_the_other_device(p: Program, repaired: bool, entry: str = entry, fields: Any = fields) -> None:
+        second_device(p, blocking=repaired)
+        p.fill(Z, OTHER)
+        p.context = 1
+        p.call(entry, **fields())
+
+    def before_the_other_device(p: Program, repaired: bool, entry: str = entry, fields: Any = fields) -> None:
+        second_device(p, blocking=repaired)
+        p.context = 1
+        p.call(entry, **fields())
+        p.context = 2
+        p.fill(Z, OTHER)
+
+    scene("certain write/write", name=f"{entry} in the default stream waits for both devices")(after_the_other_device)
+    scene("certain write/write", name=f"both devices wait for {entry} in the default stream")(before_the_other_device)
+
+
+@scene("certain write/write")
+def memory_of_a_pool_may_be_on_any_device(p: Program, repaired: bool) -> None:
+    second_device(p, blocking=repaired)
+    p.context = 1
+    p.call("cuMemAllocFromPoolAsync", dptr=u64(POOLED), bytesize=BYTES, pool=0x77, hStream=A)
+    p.synchronize(A)
+    p.context = 2
+    p.fill(POOLED, OTHER)
+    p.context = 1
+    p.call("cuMemcpyPeer", **flat(dstDevice=POOLED, srcDevice=X))
+
+
+@scene("certain write/write")
+def a_copy_between_devices_in_another_stream_waits_for_its_stream(p: Program, repaired: bool) -> None:
+    second_device(p, blocking=True)
+    p.fill(Z, OTHER)
+    p.context = 1
+    p.call("cuMemcpyPeerAsync", **flat(dstDevice=Z, srcDevice=X, hStream=0 if repaired else A))
+
+
+@scene("certain write/write")
+def a_copy_of_the_own_memory_waits_for_no_other_device(p: Program, repaired: bool) -> None:
+    second_device(p, blocking=True)
+    p.fill(Z, OTHER)
+    p.context = 1
+    p.call("cuMemcpyDtoD_v2", **flat(dstDevice=Y, srcDevice=W if repaired else X))
+    p.fill(Z, LEGACY)
+
+
 # -- arrays: they have no addresses -------------------------------------------------------------------
 
 @scene("certain write/read")

@@ -1,6 +1,7 @@
 """The simulated driver: graph captures of one stream."""
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import pytest
@@ -134,3 +135,67 @@ def test_another_contexts_capture_hinders_no_call(simulator):
     ok(driver.cuDevicePrimaryCtxRelease(1))
     assert capturing(a) == 1
     assert end(a)[0] == 0
+
+
+# Answers of an H200 to calls in the default stream while a stream of the same thread captures: the answer where a bare
+# stream captures in a mode that is not relaxed, in the relaxed mode, and where a blocking stream does.
+IN_THE_DEFAULT_STREAM = {
+    "upload": (0, 0, 906), "download": (0, 0, 906), "copy": (0, 0, 906), "copy between devices": (0, 0, 906),
+    "fill": (0, 0, 906), "copy, async": (0, 0, 906), "allocate, async": (900, 0, 906), "query": (900, 0, 906),
+    "allocate": (900, 0, 900), "free": (900, 0, 900), "query an event": (900, 0, 900),
+}
+
+
+@pytest.mark.parametrize("what", IN_THE_DEFAULT_STREAM)
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+@pytest.mark.parametrize("blocking", [False, True])
+def test_calls_in_the_default_stream_during_a_capture(simulator, what, mode, blocking):
+    s, recorded = stream(0 if blocking else 1), event()
+    p, q = cu.alloc_ordinary(), cu.alloc_ordinary()
+    context = ok(driver.cuCtxGetCurrent())
+    ok(driver.cuEventRecord(recorded, 0))
+    ok(driver.cuStreamBeginCapture(s, mode))
+    calls = {
+        "upload": lambda: driver.cuMemcpyHtoD(p, bytes(64), 64),
+        "download": lambda: driver.cuMemcpyDtoH(bytearray(64), p, 64),
+        "copy": lambda: driver.cuMemcpy(q, p, 64),
+        "copy between devices": lambda: driver.cuMemcpyPeer(q, context, p, context, 64),
+        "fill": lambda: driver.cuMemsetD8(p, 1, 64),
+        "copy, async": lambda: driver.cuMemcpyDtoDAsync(q, p, 64, 0),
+        "allocate, async": lambda: [cu.try_alloc(driver.CUstream(0))],
+        "query": lambda: driver.cuStreamQuery(0),
+        "allocate": lambda: driver.cuMemAlloc(64),
+        "free": lambda: driver.cuMemFree(q),
+        "query an event": lambda: driver.cuEventQuery(recorded),
+    }
+    strict, relaxed, beside_blocking = IN_THE_DEFAULT_STREAM[what]
+    expected = relaxed if mode == RELAXED else strict
+    if blocking and (beside_blocking == 906 or mode != RELAXED):
+        expected = beside_blocking
+    result = calls[what]()
+    assert code(result) == expected
+    assert end(s)[0] == (901 if expected else 0)
+    ok(driver.cuCtxSynchronize())
+    if what == "allocate" and not expected:
+        ok(driver.cuMemFree(result[1]))
+    cu.clean_up()
+
+
+@pytest.mark.parametrize("mode", [GLOBAL, THREAD_LOCAL, RELAXED])
+def test_a_copy_of_pageable_memory_is_a_node(simulator, mode):
+    """It waits for nothing in the capture, and reads and writes the host's memory at each launch."""
+    s, p = stream(), cu.alloc_ordinary()
+    source, target = (ctypes.c_uint8 * 64)(*[3] * 64), (ctypes.c_uint8 * 64)()
+    ok(driver.cuStreamBeginCapture(s, mode))
+    ok(driver.cuMemcpyHtoDAsync(p, ctypes.addressof(source), 64, s))
+    ok(driver.cuMemcpyDtoHAsync(ctypes.addressof(target), p, 64, s))
+    error, graph = end(s)
+    assert error == 0
+    assert bytes(target) == bytes(64)
+    execution = ok(driver.cuGraphInstantiate(graph, 0))
+    for value in (3, 4):
+        source[:] = [value] * 64
+        ok(driver.cuGraphLaunch(execution, s))
+        sync(s)
+        assert bytes(target) == bytes([value] * 64)
+    ok(driver.cuMemFree(p))

@@ -187,19 +187,133 @@ def test_read_access_is_not_write_access(two):
 @pytest.mark.parametrize("granted", [False, True])
 @pytest.mark.parametrize("kind", MEMORY)
 def test_copies_and_fills(simulator, two, kind, granted):
+    """As two H200s answer: a fill needs access, and a copy of pool memory; a copy of cuMemAlloc's memory needs none."""
     first, second = two
     p, mine, s = MEMORY[kind](first), ordinary(second), stream()
     if granted:
         grant(kind, first)
     host = bytearray(64)
-    for call in (lambda: driver.cuMemsetD8Async(p, 1, 64, s), lambda: driver.cuMemsetD32(p, 1, 16),
-                 lambda: driver.cuMemcpyDtoDAsync(mine, p, 64, s), lambda: driver.cuMemcpyDtoD(p, mine, 64),
-                 lambda: driver.cuMemcpyAsync(p, mine, 64, s), lambda: driver.cuMemcpyHtoD(p, bytes(64), 64),
-                 lambda: driver.cuMemcpyDtoH(host, p, 64)):
-        assert code(call()) == (0 if granted else INVALID_VALUE)
-        ok(driver.cuCtxSynchronize())
+    fills = [lambda: driver.cuMemsetD8Async(p, 1, 64, s), lambda: driver.cuMemsetD32(p, 1, 16)]
+    copies = [lambda: driver.cuMemcpyDtoDAsync(mine, p, 64, s), lambda: driver.cuMemcpyDtoD(p, mine, 64),
+              lambda: driver.cuMemcpyAsync(p, mine, 64, s), lambda: driver.cuMemcpyHtoD(p, bytes(64), 64),
+              lambda: driver.cuMemcpyDtoH(host, p, 64)]
+    for calls, reaches in ((fills, granted), (copies, granted or kind == "ordinary")):
+        for call in calls:
+            assert code(call()) == (0 if reaches else INVALID_VALUE)
+            ok(driver.cuCtxSynchronize())
     ok(driver.cuMemFree(mine))
     assert simulator.races() == []
+
+
+COPIES = {
+    "cuMemcpy": lambda to, source, contexts, s: driver.cuMemcpy(to, source, 64),
+    "cuMemcpyAsync": lambda to, source, contexts, s: driver.cuMemcpyAsync(to, source, 64, s),
+    "cuMemcpyDtoD": lambda to, source, contexts, s: driver.cuMemcpyDtoD(to, source, 64),
+    "cuMemcpyDtoDAsync": lambda to, source, contexts, s: driver.cuMemcpyDtoDAsync(to, source, 64, s),
+    "cuMemcpyPeer": lambda to, source, contexts, s: driver.cuMemcpyPeer(to, contexts[1], source, contexts[0], 64),
+    "cuMemcpyPeerAsync":
+        lambda to, source, contexts, s: driver.cuMemcpyPeerAsync(to, contexts[1], source, contexts[0], 64, s),
+}
+STREAMS = {"default": lambda: driver.CUstream(0), "blocking": lambda: stream(0), "bare": lambda: stream(1)}
+
+
+class Copying:
+    """Memory of two devices, a stream of one of them, and a copy from device 0 to device 1 with device 1 current."""
+
+    def __init__(self, contexts, copy, device, kind):
+        self.contexts, self.device = contexts, device
+        self.copy = COPIES[copy]
+        self.memory = [ordinary(context) for context in contexts]
+        ok(driver.cuCtxPushCurrent(contexts[device]))
+        self.stream = STREAMS[kind]()
+        ok(driver.cuCtxPopCurrent())
+
+    def run_copy(self, s=0):
+        ok(self.copy(self.memory[1], self.memory[0], self.contexts, s))
+
+    def fill(self, value):
+        ok(driver.cuCtxPushCurrent(self.contexts[self.device]))
+        fill(self.memory[self.device], value, self.stream)
+        ok(driver.cuCtxPopCurrent())
+
+    def end(self):
+        for context in self.contexts:
+            ok(driver.cuCtxPushCurrent(context))
+            ok(driver.cuCtxSynchronize())
+            ok(driver.cuCtxPopCurrent())
+        for p in self.memory:
+            ok(driver.cuMemFree(p))
+
+
+@pytest.mark.parametrize("policy", ["eager", "min", "max"])
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("copy", COPIES)
+def test_a_copy_in_the_default_stream_waits_for_both_devices(simulator, two, copy, device, kind, policy):
+    """For their default and blocking streams, as on two H200s."""
+    simulator.reset(policy)
+    copying = Copying(two, copy, device, kind)
+    copying.fill(5)
+    copying.run_copy()
+    ok(driver.cuCtxSynchronize())
+    if kind == "bare":
+        assert len(simulator.races()) == 1
+        simulator.clear_races()
+    else:
+        assert simulator.races() == []
+        if device == 0:
+            assert simulator.peek(copying.memory[1], 64) == b"\x05" * 64
+    copying.end()
+
+
+@pytest.mark.parametrize("policy", ["eager", "min", "max"])
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize("copy", COPIES)
+def test_both_devices_wait_for_a_copy_in_the_default_stream(simulator, two, copy, device, kind, policy):
+    simulator.reset(policy)
+    copying = Copying(two, copy, device, kind)
+    copying.run_copy()
+    copying.fill(5)
+    ok(driver.cuStreamSynchronize(copying.stream))
+    ok(driver.cuCtxSynchronize())
+    if kind == "bare":
+        assert len(simulator.races()) == 1
+        simulator.clear_races()
+    else:
+        assert simulator.races() == []
+        assert (simulator.peek(copying.memory[1], 64) == b"\x05" * 64) == (device == 1)
+    copying.end()
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+@pytest.mark.parametrize("own", ["blocking", "bare"])
+@pytest.mark.parametrize("copy", [name for name in COPIES if name.endswith("Async")])
+def test_a_copy_in_a_stream_waits_for_no_other_device(simulator, two, copy, own, kind):
+    copying = Copying(two, copy, 0, kind)
+    copying.fill(5)
+    copying.run_copy(STREAMS[own]())
+    assert len(simulator.races()) == 1
+    simulator.clear_races()
+    copying.end()
+
+
+@pytest.mark.parametrize("kind", STREAMS)
+def test_a_fill_of_the_other_devices_memory_waits_for_its_own_device(simulator, two, kind):
+    """A copy with the host does not: it is ordered with the device that has the memory."""
+    ok(driver.cuCtxEnablePeerAccess(two[0], 0))
+    copying = Copying(two, "cuMemcpy", 0, kind)
+    copying.fill(5)
+    fill(copying.memory[0], 6, 0)
+    assert len(simulator.races()) == 1
+    simulator.clear_races()
+    copying.end()
+    copying = Copying(two, "cuMemcpy", 0, kind)
+    copying.fill(5)
+    ok(driver.cuMemcpyDtoH(bytearray(64), copying.memory[0], 64))
+    assert len(simulator.races()) == (kind == "bare")
+    simulator.clear_races()
+    copying.end()
 
 
 @pytest.mark.parametrize("kind", MEMORY)

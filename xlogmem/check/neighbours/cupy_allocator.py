@@ -14,19 +14,19 @@ Allocator = Callable[[int], Any]
 
 def use(cupy: ModuleType, allocator: Allocator) -> None:
     """Let CuPy allocate with this from here on, until the program sets another allocator, which the report notes."""
-    set_allocator = cupy.cuda.set_allocator
-
-    def set_other(other: Allocator | None = None) -> None:
+    def chosen(other: Allocator | None) -> Allocator | None:
         owner = getattr(other, "__self__", None)
         if isinstance(owner, cupy.cuda.MemoryPool):     # CuPy's own, as the one that was there
-            other = allocator
-        elif not (other is None or isinstance(owner, cupy.cuda.MemoryAsyncPool) or is_seen(other)):
+            return allocator
+        if not (other is None or isinstance(owner, cupy.cuda.MemoryAsyncPool) or is_seen(other)):
             note("the program has set an allocator of its own for CuPy: what that hands out again, without a call of "
                  "the driver, is not seen")
-        set_allocator(other)
+        return other
 
+    set_allocator, using_allocator = cupy.cuda.set_allocator, cupy.cuda.using_allocator
     set_allocator(allocator)
-    cupy.cuda.set_allocator = set_other
+    cupy.cuda.set_allocator = lambda allocator=None: set_allocator(chosen(allocator))
+    cupy.cuda.using_allocator = lambda allocator=None: using_allocator(chosen(allocator))
 
 
 def is_seen(allocator: Allocator) -> bool:

@@ -4,9 +4,10 @@ A program's missing waits stay the same; errors of CuPy's own pool are not seen 
 """
 from __future__ import annotations
 
-from functools import cache
 from types import ModuleType
 from typing import Any
+
+from cuda.bindings import driver
 
 from xlogmem.check.neighbours import cupy_allocator, pieces
 
@@ -15,9 +16,15 @@ __all__ = ["prepare"]
 
 def prepare(cupy: ModuleType) -> None:
     """Arrays are allocated by cudaMallocAsync, and freed on the stream on which they were."""
-    @cache
+    pools: dict[int, Any] = {}
+
     def pool(device: int) -> Any:
-        return cupy.cuda.MemoryAsyncPool()              # which initialises the driver: not before the program does
+        if device not in pools:
+            made = cupy.cuda.MemoryAsyncPool()          # which initialises the driver: not before the program does
+            for other in pools:
+                open_to_each_other(device, other)
+            pools[device] = made
+        return pools[device]
 
     runtime = cupy.cuda.runtime
     runtime.ipcGetMemHandle = cannot_be_shared
@@ -27,6 +34,18 @@ def prepare(cupy: ModuleType) -> None:
             return pool(runtime.getDevice()).malloc(size)
 
     cupy_allocator.use(cupy, allocate)
+
+
+def open_to_each_other(device: int, other: int) -> None:
+    """Let copies of arrays reach both devices' pools, as they reach the memory of CuPy's own pool."""
+    for owner, user in ((device, other), (other, device)):
+        if driver.cuDeviceCanAccessPeer(user, owner)[1]:
+            _, pool = driver.cuDeviceGetMemPool(owner)
+            access = driver.CUmemAccessDesc()
+            access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            access.location.id = user
+            access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            driver.cuMemPoolSetAccess(pool, [access], 1)
 
 
 def cannot_be_shared(pointer: int) -> bytes:
