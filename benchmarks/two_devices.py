@@ -264,14 +264,14 @@ def main() -> None:
         groups.setdefault(row["question"], []).append(row)
     for question, group in groups.items():
         print(f"\n{question}: {len(group)} cases")
-        told: dict[str, list[str]] = {}
+        by_outcome: dict[str, list[str]] = {}
         for row in group:
             outcome = ", ".join(f"{name} {row[name]}" for name in ("answer", "end", "copied", "waits") if name in row)
             case = ", ".join(f"{value}" if name != "peers" else ("peers" if value else "no peers")
                              for name, value in row.items()
                              if name not in ("question", "answer", "end", "copied", "waits"))
-            told.setdefault(outcome, []).append(case)
-        for outcome, cases in told.items():
+            by_outcome.setdefault(outcome, []).append(case)
+        for outcome, cases in by_outcome.items():
             print(f"  {outcome}: {len(cases)}")
             for case in cases:
                 print(f"    {case}")

@@ -23,6 +23,7 @@ cdef class LaunchRecorder:
     cdef Window* window         # NULL: it was never initialised
     cdef Owned[Window] owned    # the same, and its core, which keeps the recorder while `runtime` is None
     cdef list unsettled         # for the preflight: texts of rejections, and what it has to adopt; None: nothing
+    cdef str advice             # about untracked memory that was rejected
     cdef list held              # what resolvers want kept until the use is filed
     cdef Together together      # of a launch across devices; None: all is on this one
     cdef bint is_part           # it is among the `others` of one

@@ -68,6 +68,8 @@ def check(tmp_path, clean_environment):
             capture_output=True, text=True, cwd=tmp_path, env=clean_environment, timeout=120)
 
     run.file = tmp_path / "program.py"
+    run.words = lambda *words: subprocess.run([sys.executable, "-m", "xlogmem", "check", *words], capture_output=True,
+                                              text=True, cwd=tmp_path, env=clean_environment, timeout=120)
     run.findings = lambda: json.loads((tmp_path / "out.json").read_text())["findings"]
     return run
 
@@ -114,9 +116,33 @@ def test_what_is_not_a_program(check):
     run = check("", command=["no-such-program-here"])
     assert run.returncode == 2
     assert "no-such-program-here" in run.stderr
+    assert "is neither a program nor a Python file" in run.stderr
+    run = check("", command=["there-is-none.py"])
+    assert run.returncode == 2
+    assert "'there-is-none.py': there is no such file in /" in run.stderr
     run = check("", command=["true"])
     assert run.returncode == 3
     assert "nothing was checked: no Python process made a call of the driver" in run.stderr
+
+
+@pytest.mark.parametrize("words", [["program.py", "x"], ["-m", "program", "x"], ["-mprogram", "x"]])
+def test_a_python_file_or_module_is_run_with_this_python(check, words):
+    check.file.write_text(HANDED_OVER + "print(sys.executable, sys.argv[1:])")
+    run = check.words(*words)
+    assert run.stdout == f"{sys.executable} ['x']\n"
+    assert run.returncode == 1, run.stderr
+
+
+@pytest.mark.parametrize(("words", "message"), [
+    (["--jsn", "out.json", "program.py"], "No such option '--jsn'. Did you mean '--json'?"),
+    (["--pssible", "program.py"], "No such option '--pssible'. Did you mean '--possible'?"),
+    (["--json=a.json", "-x", "program.py"], "No such option '-x'."),
+])
+def test_an_option_that_is_mistyped_is_no_program(check, words, message):
+    check.file.write_text(HANDED_OVER)
+    run = check.words(*words)
+    assert run.returncode == 2
+    assert message in run.stderr
 
 
 def test_output_and_arguments_are_the_programs(check):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from checked_libraries import needs
 from checked_programs import GONE, REUSED, START, UNDECLARED, UNORDERED, WRITTEN
 
 pytestmark = pytest.mark.simulator
@@ -121,3 +122,36 @@ def test_a_report_on_the_legacy_stream_does_not_take_its_waits_for_done(check, p
     done, document = check(ON_THE_LEGACY_STREAM, policy)
     assert document["findings"] == []
     assert done.returncode == 0, done.stderr
+
+
+ADVICE = """
+import sys
+import xlogmem
+how = sys.argv[1]
+if how == "enable":
+    xlogmem.enable("cupy")
+import cupy
+load, work = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+with load:
+    x = cupy.arange(1000)
+if how == "stream":
+    kept = xlogmem.get_runtime().adopt(x, stream=load)
+choice = "adopt" if how == "adopt" else "raise"
+try:
+    with work, xlogmem.use(work, read=x, untracked=choice):
+        y = x * 2
+except xlogmem.StreamMisuseError as error:
+    print(error)
+del x
+"""
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+@pytest.mark.parametrize("how", ["refused", "enable", "stream", "adopt"])
+def test_the_advice_for_an_array_of_cupy_repairs_the_program(check, how):
+    done, document = check(ADVICE, how)
+    found = {finding["pair"] for finding in document["findings"] if finding["certain"]}
+    assert ("Call xlogmem.enable('cupy') before CuPy allocates" in done.stdout) == (how == "refused")
+    assert ("adopt(x, stream=s)" in done.stdout) == (how == "refused")
+    assert ("does not wait for what other streams have queued" in done.stderr) == (how == "adopt")
+    assert found == ({"write/read", "read/free"} if how == "adopt" else set()), done.stderr

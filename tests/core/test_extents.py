@@ -98,5 +98,5 @@ def test_recorders_that_ignore_untracked_memory_record_what_is_tracked_of_an_arr
     {"shape": ("1",)}, {"shape": (-1,)}, {"shape": (None,)}, {"shape": (1.5,)}])
 def test_what_does_not_say_how_much_it_takes_is_refused(four, interface):
     x, block, _ = neighbours(four)
-    with pytest.raises(TypeError, match=r"LaunchRecorder.read: __cuda_array_interface__ of Array has shape"):
+    with pytest.raises(TypeError, match=r"read: __cuda_array_interface__ of Array has shape"):
         use(x.T, read=place(block, **interface))

@@ -101,7 +101,7 @@ def test_what_a_resolver_holds_lives_until_the_use_is_recorded():
 def test_an_untracked_part_is_refused_by_the_name_that_the_user_gave(pairs):
     runtime = DeviceRuntime()
     T = runtime.acquire_stream()
-    with pytest.raises(StreamMisuseError, match=r"LaunchRecorder\.read: untracked buffer rejected: Special"), \
+    with pytest.raises(StreamMisuseError, match=r"read: untracked buffer rejected: Special"), \
             use(T, read=[Special(Pair(4096))]):
         pass
     with use(T, read=[Special(Pair(4096))], untracked="ignore") as recorder:
@@ -174,7 +174,7 @@ def test_resolvers_that_name_each_other_without_an_end(nested):
         register_resolver(Nested, resolver)
         for circle in (itself, one, wide, [itself], Nested(itself)):
             for option in ("read", "write", "read_write"):
-                with pytest.raises(RecursionError, match=rf"LaunchRecorder\.{option}: the resolvers of Nested"):
+                with pytest.raises(RecursionError, match=rf"{option}: the resolvers of Nested"):
                     use(S, **{option: circle})
     register_resolver(Nested, lambda what, hold: [Nested()])        # never the same object
     with pytest.raises(RecursionError):

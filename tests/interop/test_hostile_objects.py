@@ -143,7 +143,7 @@ def test_what_use_reads_of_the_cuda_array_interface(state):
         for value in values:
             array = Given(__cuda_array_interface__=interface(**{field: value}))
             for option in ("read", "write", "read_write"):
-                refused(f"LaunchRecorder.{option}.* of Given", use, stream, **{option: [array]})
+                refused(f"{option}.* of Given", use, stream, **{option: [array]})
     for said in ({}, {"data": (1, 0)}, {"shape": (1,)}, UserDict({"data": ()})):
         refused("of Given", use, stream, read=Given(__cuda_array_interface__=said))
     block = state.runtime.allocate(64, stream)

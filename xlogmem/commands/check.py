@@ -8,6 +8,7 @@ import click
 from xlogmem._base.texts import printable
 from xlogmem.check import audit, outputs, report, suppressions
 from xlogmem.check import command as runner
+from xlogmem.commands.programs import program
 
 __all__ = ["check"]
 
@@ -32,15 +33,17 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
           suppress_file: str | None, record_file: str | None, allow_none: bool, command: tuple[str, ...]) -> None:
     """Find missing waits between streams in any CUDA Python program.
 
-    `xlogmem check -- python program.py` runs the program on a GPU or, where there is none, on the simulated driver, on
-    which no kernel computes anything.  Exit status 0: nothing was found.  1: certain findings.  2: wrong usage.  3: the
-    program itself failed, nothing was checked, or a process was lost before everything was judged.
+    `xlogmem check program.py` runs the program on a GPU or, where there is none, on the simulated driver, on which no
+    kernel computes anything; `xlogmem check -m package` and `xlogmem check -- torchrun program.py` likewise.  Exit
+    status 0: nothing was found.  1: certain findings.  2: wrong usage.  3: the program itself failed, nothing was
+    checked, or a process was lost before everything was judged.
     """
+    words = program(command)
     try:
-        outputs.refuse({"--json": json_file, "--sarif": sarif_file, "--record": record_file}, list(command))
+        outputs.refuse({"--json": json_file, "--sarif": sarif_file, "--record": record_file}, words)
         known = suppressions.shipped() + (suppressions.loaded(suppress_file) if suppress_file else [])
         environment, driver = runner.environment(on_gpu, pools)
-        outcome = runner.run(list(command), environment, record_file)
+        outcome = runner.run(words, environment, record_file)
     except (OSError, ValueError, RuntimeError) as error:
         raise click.UsageError(printable(str(error))) from error
     findings, suppressed = suppressions.applied(known, outcome.findings)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.live import Live
 
 from xlogmem._base.texts import printable
+from xlogmem.commands.programs import program
 from xlogmem.observe.live.reading import LiveError
 from xlogmem.observe.live.watching import JsonLines, Screen, Shown, Texts, follow, run
 
@@ -24,23 +25,25 @@ __all__ = ["top"]
 def top(pid: int | None, interval: float, once: bool, as_json: bool, command: tuple[str, ...]) -> None:
     """Show a process's memory, uses and waits, live.
 
-    `xlogmem top -- python program.py` runs a program, shows it and the processes that it starts, and ends with its exit
-    status.  `xlogmem top --pid PID` looks at a process that was started with XLOGMEM_PUBLISH=1, or has called
-    xlogmem.publish(), until it ends.  With --once and --json what the program prints goes to standard error.
+    `xlogmem top program.py` (or `-m package`, or `-- command`) runs a program, shows it and the processes that it
+    starts, and ends with its exit status.  `xlogmem top --pid PID` looks at a process that was started with
+    XLOGMEM_PUBLISH=1, or has called xlogmem.publish(), until it ends.  With --once and --json what the program prints
+    goes to standard error.
     """
     if (pid is None) == (not command):
-        raise click.UsageError("give either --pid PID or -- and a command, such as: xlogmem top -- python program.py")
+        raise click.UsageError("give either --pid PID or a program, such as: xlogmem top program.py")
+    words = program(command) if command else []
     try:
         if as_json:
-            watch(pid, command, JsonLines(), interval, once, None)
+            watch(pid, words, JsonLines(), interval, once, None)
         elif once:
-            watch(pid, command, Texts(Console()), interval, once, None)
+            watch(pid, words, Texts(Console()), interval, once, None)
         elif sys.stderr.isatty():
             console = Console(stderr=True)
             with Live(console=console, auto_refresh=False) as live:
-                watch(pid, command, Screen(live), interval, once, console)
+                watch(pid, words, Screen(live), interval, once, console)
         else:
-            watch(pid, command, Texts(Console(stderr=True)), interval, once, Console(stderr=True))
+            watch(pid, words, Texts(Console(stderr=True)), interval, once, Console(stderr=True))
     except LiveError as error:
         raise click.ClickException(printable(str(error))) from error
     except OSError as error:
@@ -49,9 +52,9 @@ def top(pid: int | None, interval: float, once: bool, as_json: bool, command: tu
         return
 
 
-def watch(pid: int | None, command: tuple[str, ...], shown: Shown, interval: float, once: bool,
+def watch(pid: int | None, words: list[str], shown: Shown, interval: float, once: bool,
           above: Console | None) -> None:
     if pid is not None:
         follow(pid, shown, interval, once)
-    elif status := run(list(command), shown, interval, once, above):
+    elif status := run(words, shown, interval, once, above):
         sys.exit(status)

@@ -38,8 +38,7 @@ from xlogmem.blocks cimport Core
 from xlogmem.streams cimport Stream, core_of, handle_of
 
 
-cdef dict METHODS = {READ: "LaunchRecorder.read", WRITE: "LaunchRecorder.write",
-                     READ_WRITE: "LaunchRecorder.read_write"}
+cdef dict METHODS = {READ: "read", WRITE: "write", READ_WRITE: "read_write"}    # also names of the arguments of `use`
 cdef dict UNTRACKED_CHOICES = {"raise": RAISE_UNTRACKED, "ignore": IGNORE_UNTRACKED, "adopt": ADOPT_UNTRACKED}
 cdef dict ON_CONFLICT = {"wait": WAIT_FOR_CONFLICTS, "raise": REFUSE_CONFLICTS, "count": COUNT_CONFLICTS}
 
@@ -224,7 +223,7 @@ cdef class LaunchRecorder:
         """Raise if an argument was rejected."""
         texts = [item for item in self.unsettled if isinstance(item, str)]
         if texts:
-            raise StreamMisuseError("; ".join(texts))
+            raise StreamMisuseError("; ".join(texts) + (f". {self.advice}" if self.advice else ""))
         return 0
 
     cdef int open_slowly(self, int done, Failure* failure) except -1:

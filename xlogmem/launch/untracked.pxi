@@ -3,6 +3,8 @@
 import warnings
 import weakref
 
+from xlogmem._base.units import format_bytes
+from xlogmem._foreign.advice import adopted_late, how_to_track, kind_of
 from xlogmem._foreign.memory_owners import find_memory_owner
 from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
@@ -12,8 +14,6 @@ from xlogmem.blocks cimport adopt_while_owned
 from xlogmem.streams cimport Stream
 
 
-ADVICE = ("Allocate it there, adopt it (untracked='adopt' does), or leave it out with untracked='ignore' and order it "
-          "yourself")
 explanations = []                           # functions of a runtime: a sentence about untracked memory, or None
 
 
@@ -23,8 +23,10 @@ cdef int add_untracked(LaunchRecorder recorder, object what, Extent* extent, int
     if recorder.window.untracked == ADOPT_UNTRACKED:
         return note_adoption(recorder, what, extent, access, named)
     if recorder.window.untracked == RAISE_UNTRACKED:
-        return recorder.reject(access, f"untracked buffer rejected: {type(named).__name__} is not memory of "
-                               f"{recorder.runtime!r}. {explain(recorder) or ADVICE}")
+        size = f" ({format_bytes(extent.last - extent.first + 1)})" if extent.sized else ""
+        recorder.advice = explain(recorder) or how_to_track(named)
+        return recorder.reject(access, f"untracked buffer rejected: {kind_of(named)} at {extent.first:#x}{size} is not "
+                               f"memory of {recorder.runtime!r}")
     if explanations:
         explanation = explain(recorder)
         if explanation:
@@ -87,6 +89,10 @@ cdef int adopt_noted(LaunchRecorder recorder) except -1:
         producer = find_producer_stream(what)
         home = recorder.runtime.stream_of(producer) if producer is not None else (
             recorder.runtime.stream_pool.default if recorder.stream.state.remote else recorder.stream)
+        if home.state == recorder.stream.state and home.state != (<Stream>recorder.runtime.stream_pool.default).state:
+            late = adopted_late(what)
+            if late:
+                warnings.warn(late, RuntimeWarning, stacklevel=2)
         adopt_while_owned(recorder.runtime, owner, &extent, home, &found)
         add_found(recorder, &found, access)
         recorder.held = recorder.held or []
