@@ -8,7 +8,7 @@ of a cluster is not timed.  The sums are compared with what they have to be.
     python benchmarks/dask_shuffle.py --workers 1 --gigabytes 2 --rmm pool
     python benchmarks/dask_shuffle.py --stand-in --gigabytes 0.01               # NumPy, no GPU: does the script work
 
-It needs cudf, dask-cuda and xlogmem[dask]; with --stand-in, the last of them.
+It needs cudf, dask-cuda and distributed; with --stand-in, the last of them.
 """
 from __future__ import annotations
 

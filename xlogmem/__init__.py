@@ -149,34 +149,50 @@ __all__ = [
 ]
 
 
+# What takes longer to import than the rest, and not every program needs, by the module that has it.
+_LATER = {
+    "xlogmem._devices": ("Device", "DevicePool", "can_access_peer", "devices", "disable_peer_access",
+                         "enable_peer_access"),
+    "xlogmem.allocators": ("disable", "enable"),
+    "xlogmem.observe.history": ("record_history", "why"),
+    "xlogmem.observe.live.publishing": ("publish",),
+    "xlogmem.observe.nvtx": ("record_nvtx",),
+    "xlogmem.observe.scopes": ("scope",),
+    "xlogmem.observe.snapshots": ("Snapshot",),
+    "xlogmem.resources.violations": ("GuardViolation",),
+}
+# Modules that programs use by name, and the libraries without which the import of one fails.
+_MODULES = {
+    "allocators": "xlogmem.allocators", "check": "xlogmem.check", "cudf": "xlogmem.cudf", "dask": "xlogmem.dask",
+    "history": "xlogmem.observe.history", "nvtx": "xlogmem.observe.nvtx", "prometheus": "xlogmem.observe.prometheus",
+    "rmm": "xlogmem.rmm", "sim": "xlogmem.sim", "statistics": "xlogmem.observe.statistics",
+}
+_NEEDED = {"cudf": "cudf", "dask": "distributed", "prometheus": "prometheus_client", "rmm": "rmm"}
+
+
 def __getattr__(name: str) -> Any:
-    """Import on first use the modules that take longer to import than the rest and that not every program needs."""
     from importlib import import_module
 
-    if name in ("history", "statistics"):
-        return import_module(f"xlogmem.observe.{name}")
-    if name in ("record_history", "why"):
-        return getattr(import_module("xlogmem.observe.history"), name)
-    if name == "publish":
-        return import_module("xlogmem.observe.live.publishing").publish
-    if name == "record_nvtx":
-        return import_module("xlogmem.observe.nvtx").record_nvtx
-    if name in ("disable", "enable"):
-        return getattr(import_module("xlogmem.allocators"), name)
-    if name in ("Device", "DevicePool", "can_access_peer", "devices", "disable_peer_access", "enable_peer_access"):
-        return getattr(import_module("xlogmem._devices"), name)
-    if name == "Snapshot":
-        return import_module("xlogmem.observe.snapshots").Snapshot
-    if name == "scope":
-        return import_module("xlogmem.observe.scopes").scope
-    if name == "GuardViolation":
-        return import_module("xlogmem.resources.violations").GuardViolation
+    if name in _MODULES:
+        return import_module(_MODULES[name])
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(module), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    from importlib.util import find_spec
+
+    modules = [name for name in _MODULES if name not in _NEEDED or find_spec(_NEEDED[name]) is not None]
+    return sorted([*__all__, *modules, *(name for name in globals() if name.startswith("__"))])
+
+
 def _begin_as_wanted() -> None:
-    """Start `record_nvtx` and `publish` where XLOGMEM_NVTX and XLOGMEM_PUBLISH request them at import."""
-    for variable, module, begin in (("XLOGMEM_NVTX", "xlogmem.observe.nvtx", "record_or_warn"),
+    """Install the simulated driver and start `record_nvtx` and `publish` where XLOGMEM_SIMULATE, XLOGMEM_NVTX and
+    XLOGMEM_PUBLISH request them at import."""
+    for variable, module, begin in (("XLOGMEM_SIMULATE", "xlogmem.sim", "install"),
+                                    ("XLOGMEM_NVTX", "xlogmem.observe.nvtx", "record_or_warn"),
                                     ("XLOGMEM_PUBLISH", "xlogmem.observe.live.publishing", "publish_or_warn")):
         if environ.get(variable, "0") not in ("", "0"):
             from importlib import import_module

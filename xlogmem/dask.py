@@ -4,7 +4,7 @@
     dask cuda worker SCHEDULER --preload xlogmem.dask               # or of workers that are started
 
 Both come after the memory pools that dask-cuda sets up.  The only place that imports dask and distributed:
-``pip install "xlogmem[dask]"``.
+``pip install "distributed>=2025.1"``.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ try:
     import dask.config
     from distributed import Worker, WorkerPlugin
 except ImportError as _error:
-    raise ImportError('xlogmem.dask needs distributed: pip install "xlogmem[dask]"') from _error
+    raise ImportError('xlogmem.dask needs distributed: pip install "distributed>=2025.1"') from _error
 
 import xlogmem
 from xlogmem._base.log import logger

@@ -361,7 +361,7 @@ def test_a_pointer_into_an_allocation_is_adopted_to_its_end(memory):
 @pytest.mark.parametrize(("library", "advice"), [
     ("cupy", r"cupy\.ndarray at 0x\w+ \(4\.0 KiB\) is not .*Call xlogmem\.enable\('cupy'\) before CuPy allocates"),
     ("torch", r"torch\.ndarray at .*Call xlogmem\.enable\('torch'\) before PyTorch allocates"),
-    ("numba", r"ndarray at .*Call xlogmem\.enable\('numba'\) before Numba allocates"),
+    ("numba", r"numba\.ndarray at .*Call xlogmem\.enable\('numba'\) before Numba allocates"),
     ("another", r"ndarray at .*Allocate it from the runtime, or track it with adopt\(x, stream=s\)"),
 ])
 def test_advice_depends_on_the_library(memory, library, advice):
@@ -381,5 +381,5 @@ def test_memory_from_before_enable_is_named(memory, monkeypatch):
 
     monkeypatch.setitem(xlogmem.allocators._enabled, "cupy", SimpleNamespace())
     kind = type("ndarray", (CudaArray,), {"__module__": "cupy"})
-    with pytest.raises(StreamMisuseError, match=r"CuPy allocated it before xlogmem\.enable\('cupy'\): enable it first"):
+    with pytest.raises(StreamMisuseError, match=r"CuPy allocated it before xlogmem\.enable\('cupy'\): call that first"):
         use(DeviceRuntime().acquire_stream(), read=kind(memory)).preflight()

@@ -182,12 +182,12 @@ def imported_beside(monkeypatch, modules):
     for made in modules:
         monkeypatch.setitem(sys.modules, made.__name__, made)
     monkeypatch.delitem(sys.modules, "xlogmem.cudf", raising=False)
-    monkeypatch.delattr(xlogmem, "cudf", raising=False)
+    vars(xlogmem).pop("cudf", None)
     loaded = importlib.import_module("xlogmem.cudf")
     yield loaded
     for kind in (Span, PlcColumn, PlcTable, BufferOwner, Buffer, ColumnBase, Frame, Proxy, loaded.ColumnView):
         register_resolver(kind, None)
-    monkeypatch.delattr(xlogmem, "cudf", raising=False)
+    vars(xlogmem).pop("cudf", None)
     sys.modules.pop("xlogmem.cudf", None)
 
 

@@ -42,7 +42,7 @@ sys.modules["rmm"] = None
 try:
     import xlogmem.rmm
 except ImportError as error:
-    assert "xlogmem[rmm-cu12]" in str(error), error
+    assert "rmm-cu12==26.10.*" in str(error), error
 else:
     raise SystemExit("imported")
 """)

@@ -1,13 +1,18 @@
 """What importing costs and touches, and what happens without a driver.  Fresh processes."""
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from ctypes.util import find_library
+from pathlib import Path
 
 import pytest
 from children import variables
 from which_driver import SIMULATED
+
+import xlogmem
 
 
 def python(program: str, **environment: object) -> subprocess.CompletedProcess[str]:
@@ -58,7 +63,7 @@ for _ in range(2):
     try:
         xlogmem.get_runtime()
     except xlogmem.DriverNotFoundError as error:
-        for word in ("libcuda.so.1", "XLOGMEM_SIMULATE=1", "xlogmem.sim.install()"):
+        for word in ("libcuda.so.1", "`xlogmem check program.py`", "XLOGMEM_SIMULATE=1"):
             assert word in str(error), word
     else:
         raise SystemExit("a runtime without a driver")
@@ -118,7 +123,53 @@ import xlogmem
 """)
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1].startswith("ModuleNotFoundError: xlogmem calls the driver through cuda-bindings")
-    assert "xlogmem[cu12] or xlogmem[cu13]" in run.stderr
+    assert "pip install cuda-bindings, of the CUDA version" in run.stderr
+
+
+def test_source_that_is_not_built_says_so(tmp_path):
+    """A Python that is started in a checkout finds the source first."""
+    source = Path(xlogmem.__file__).parent
+    shutil.copytree(source, tmp_path / "xlogmem", ignore=lambda folder, names: [
+        name for name in names if not (Path(folder) / name).is_dir() and not name.endswith(".py")])
+    run = subprocess.run([sys.executable, "-c", "import xlogmem"], capture_output=True, text=True, cwd=tmp_path,
+                         timeout=60, env=os.environ | {"PYTHONPATH": "", "PYTHONSAFEPATH": ""}, check=False)
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1] == (
+        f"ImportError: {tmp_path} has xlogmem's source, which is not built, and Python looks there before it looks for "
+        "an installed xlogmem: start Python in another folder, or build the source in place with `pip install -e .`")
+
+
+def test_modules_are_attributes():
+    """Each module that a program uses by name, without an import of its own; `dir` lists those that are usable here."""
+    run = python("""
+import sys
+import xlogmem
+assert "xlogmem.check" not in sys.modules
+for name in ("allocators", "check", "history", "nvtx", "sim", "statistics"):
+    assert getattr(xlogmem, name).__name__.endswith(name) and name in dir(xlogmem)
+sys.modules["rmm"] = sys.modules["cudf"] = None
+for name in ("rmm", "cudf"):
+    try:
+        getattr(xlogmem, name)
+    except ImportError as error:
+        assert "needs" in str(error), error
+    else:
+        raise SystemExit(f"{name} was imported")
+for name in ("environ", "Any", "TYPE_CHECKING"):
+    assert name not in dir(xlogmem)
+""")
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.simulator
+def test_the_simulated_driver_is_there_from_the_import_on():
+    """Whatever makes the first call."""
+    run = python("""
+import xlogmem
+from cuda.bindings import driver
+assert int(driver.cuInit(0)[0]) == 0 and xlogmem.is_simulated()
+""", XLOGMEM_SIMULATE="1")
+    assert run.returncode == 0, run.stderr
 
 
 @pytest.mark.promise(70, 72, 74, 76, 79)

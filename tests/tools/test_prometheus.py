@@ -144,4 +144,4 @@ def test_without_the_client_it_says_what_to_install():
                          env=os.environ | ENVIRONMENT)
     assert run.returncode == 1
     assert run.stderr.splitlines()[-1] == (
-        'ImportError: xlogmem.observe.prometheus needs prometheus_client: pip install "xlogmem[prometheus]"')
+        'ImportError: xlogmem.observe.prometheus needs prometheus_client: pip install prometheus-client')

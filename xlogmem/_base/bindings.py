@@ -1,9 +1,20 @@
-"""Looks for cuda-bindings before any module that was compiled with it is imported; the error says what to install."""
+"""Looks for the compiled modules and for cuda-bindings before any of them is imported; the errors say what to do."""
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 
 __all__: list[str] = []
+
+
+def _find_compiled() -> None:
+    """A checkout has the package without them, and comes first in the path of a Python that is started there."""
+    if find_spec("xlogmem._table") is None:
+        folder = Path(__file__).parents[2]
+        raise ImportError(f"{folder} has xlogmem's source, which is not built, and Python looks there before it looks "
+                          "for an installed xlogmem: start Python in another folder, or build the source in place with "
+                          "`pip install -e .`", name="xlogmem._table", path=str(folder))
 
 
 def _find_bindings() -> None:
@@ -13,8 +24,10 @@ def _find_bindings() -> None:
         if str(error.name).split(".")[0] != "cuda":
             raise
         raise ModuleNotFoundError(
-            "xlogmem calls the driver through cuda-bindings, which is not installed: install xlogmem[cu12] or "
-            "xlogmem[cu13], for the CUDA version that the program's other libraries use", name=error.name) from error
+            "xlogmem calls the driver through cuda-bindings, which is not installed: pip install cuda-bindings, of "
+            "the CUDA version that the program's other libraries use (\"cuda-bindings<13\" for CUDA 12)",
+            name=error.name) from error
 
 
+_find_compiled()
 _find_bindings()

@@ -4,8 +4,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from difflib import get_close_matches
 
 import click
+
+from xlogmem._base.texts import printable
 
 __all__ = ["program"]
 
@@ -26,18 +29,13 @@ def program(words: tuple[str, ...]) -> list[str]:
             return [sys.executable, *words]
         context = click.get_current_context()
         options = [option for parameter in context.command.params for option in parameter.opts]
-        raise click.NoSuchOption(first.partition("=")[0], possibilities=close_to(first, options), ctx=context)
+        name = printable(first.partition("=")[0])
+        raise click.NoSuchOption(name, possibilities=get_close_matches(name, options), ctx=context)
     if first.endswith(".py"):
         if not os.path.isfile(first):
-            raise click.UsageError(f"{first!r}: there is no such file in {os.getcwd()}")
+            raise click.UsageError(printable(f"{first!r}: there is no such file in {os.getcwd()}"))
         return [sys.executable, *words]
     if not shutil.which(first):
         what = "is not executable" if os.path.isfile(first) else "is neither a program nor a Python file (*.py)"
-        raise click.UsageError(f"{first!r} {what}")
+        raise click.UsageError(printable(f"{first!r} {what}"))
     return list(words)
-
-
-def close_to(word: str, options: list[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    return get_close_matches(word.partition("=")[0], options)

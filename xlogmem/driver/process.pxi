@@ -43,6 +43,10 @@ cdef bint process_is_closing() noexcept nogil:
 
 
 # ---------------------------------------------------------------------------------------------- start
+WITHOUT_GPU = ("Without a GPU, `xlogmem check program.py` runs a program on the simulated driver, where no kernel computes "
+               "anything, and finds its missing waits; XLOGMEM_SIMULATE=1 lets xlogmem itself run there")
+
+
 def initialize():
     """Load and initialise the driver.  All code that needs a driver calls this first; further calls do nothing.
 
@@ -95,15 +99,14 @@ cdef int start_driver() except -1:
         if result == cy.CUDA_SUCCESS:
             with nogil:
                 result = cy.cuDriverGetVersion(&version)
-    except RuntimeError as error:
+    except RuntimeError:
         raise DriverNotFoundError(
-            "no CUDA driver was found (libcuda.so.1 could not be loaded). Install the NVIDIA driver, or run on "
-            "the simulated one: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first") from error
+            "no CUDA driver was found (libcuda.so.1 could not be loaded): install the NVIDIA driver. " + WITHOUT_GPU
+        ) from None
     if result != cy.CUDA_SUCCESS:
         name, text = error_name(result)
         raise DriverNotFoundError(
-            f"the CUDA driver could not be initialised: cuInit gave {name} ({text}). Without a GPU, use the "
-            "simulated driver: set XLOGMEM_SIMULATE=1 or call xlogmem.sim.install() first",
+            f"the CUDA driver could not be initialised: cuInit gave {name} ({text}). " + WITHOUT_GPU,
             call="cuInit", code=int(result), name=name)
     if version < OLDEST_DRIVER:
         raise DriverNotFoundError(

@@ -2,7 +2,7 @@
 
 Nothing of it is in the compiled parts: while it is on, `xlogmem.use` and `DeviceRuntime.allocate` are other functions,
 which call those, and read in the history which waits these have queued.  The only place that imports nvtx:
-``pip install "xlogmem[nvtx]"``.
+``pip install "nvtx>=0.2.13"``.
 """
 from __future__ import annotations
 
@@ -171,10 +171,10 @@ def record_nvtx() -> NvtxRecording:
     try:
         import nvtx
     except ImportError as error:
-        raise ImportError('xlogmem.record_nvtx needs nvtx, which is not installed: pip install "xlogmem[nvtx]"') \
+        raise ImportError('xlogmem.record_nvtx needs nvtx, which is not installed: pip install "nvtx>=0.2.13"') \
             from error
     if not hasattr(nvtx, "Domain"):
-        raise ImportError('xlogmem.record_nvtx needs nvtx 0.2.13 or later: pip install "xlogmem[nvtx]"')
+        raise ImportError('xlogmem.record_nvtx needs nvtx 0.2.13 or later: pip install "nvtx>=0.2.13"')
     with _lock:
         if _running is not None:
             raise RuntimeError("NVTX sees this process already (xlogmem.record_nvtx or XLOGMEM_NVTX): stop that first")

@@ -6,7 +6,7 @@
     REGISTRY.register(Collector())
     start_http_server(9090)
 
-The only place that imports prometheus_client: ``pip install "xlogmem[prometheus]"``.
+The only place that imports prometheus_client: ``pip install prometheus-client``.
 """
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ try:
     from prometheus_client.registry import Collector as BaseCollector
 except ImportError as _error:
     raise ImportError(
-        'xlogmem.observe.prometheus needs prometheus_client: pip install "xlogmem[prometheus]"') from _error
+        'xlogmem.observe.prometheus needs prometheus_client: pip install prometheus-client') from _error
 
 __all__ = ["OTHER", "Collector"]
 

@@ -24,7 +24,7 @@ def checked_release() -> tuple[int, ...]:
     try:
         import rmm
     except ImportError as error:
-        raise ImportError("xlogmem.rmm needs RMM: pip install 'xlogmem[rmm-cu12]' or 'xlogmem[rmm-cu13]'") from error
+        raise ImportError('xlogmem.rmm needs RMM: pip install "rmm-cu12==26.10.*", or rmm-cu13') from error
     release = tuple(int(part) for part in rmm.__version__.split(".")[:2])
     if not OLDEST <= release <= NEWEST:
         tested = " to ".join(f"{year}.{month:02}" for year, month in (OLDEST, NEWEST))

@@ -188,6 +188,7 @@ def run(settings: Settings, progress: Callable[[Report], None] = lambda report: 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)            # dropped recorders
             warnings.simplefilter("ignore", BlockingStreamWarning)
+            warnings.filterwarnings("ignore", "untracked='adopt'", RuntimeWarning)      # the programs order it
             if libraries or not settings.libraries:
                 _run(settings, report, started, progress)
     finally:

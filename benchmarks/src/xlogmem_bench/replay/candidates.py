@@ -68,7 +68,7 @@ def of_rmm(make: Callable[[Any, int], Any], simulated: Callable[[], Any] | None 
 
             from xlogmem.rmm._binding import upstream_of
         except ImportError as error:
-            raise NotHere(f"this needs RMM, which cannot be imported ({error}): pip install \"xlogmem[rmm-cu12]\"") \
+            raise NotHere(f'this needs RMM, which cannot be imported ({error}): pip install "rmm-cu12==26.10.*"') \
                 from error
         if is_simulated() and simulated is None:
             raise NotHere("this needs a GPU: RMM's CUDA runtime does not start on the simulated driver")
