@@ -114,7 +114,7 @@ def test_pytorch_comes_last_because_it_cannot_be_undone(cupy, core, monkeypatch)
     def disable():
         raise RuntimeError("PyTorch stays")
 
-    torch = SimpleNamespace(is_on_rmm=lambda: False, refuse=lambda: None, disable=disable,
+    torch = SimpleNamespace(is_on_rmm=lambda: False, refuse=lambda: None, reach_driver=lambda: None, disable=disable,
                             enable=lambda: calls.append("enable"))
     monkeypatch.setitem(sys.modules, "xlogmem.allocators.torch", torch)
     xlogmem.enable("cupy", "cuda.core")
@@ -255,3 +255,31 @@ def test_devices_of_other_threads_are_theirs(core):
     assert len(allocators.cuda_core._replaced) == 2     # of this thread
     xlogmem.disable("cuda.core")
     assert isinstance(core.Device(0).memory_resource, CoreResource)
+
+
+@pytest.mark.parametrize(("name", "place", "attribute"), [
+    ("cupy", "cupy.cuda", "runtime"), ("numba", "numba.cuda.cudadrv.driver", "find_driver")])
+def test_a_library_that_does_not_find_the_simulated_driver(request, monkeypatch, name, place, attribute):
+    """CuPy's runtime and Numba's search know nothing of it, unless the program is checked."""
+    library = request.getfixturevalue(name)
+
+    def fail():
+        raise OSError("no driver")
+
+    monkeypatch.setattr(sys.modules[place], attribute, SimpleNamespace(getDeviceCount=fail) if name == "cupy" else fail)
+    with pytest.raises(RuntimeError, match=r"does not find the simulated driver by itself: `xlogmem check --no-gpu "):
+        xlogmem.enable(name)
+    assert name not in allocators.enabled_libraries()
+    assert library is not None
+
+
+def test_without_a_driver_the_message_names_the_check(cupy, monkeypatch):
+    def load(name):
+        raise OSError(f"{name}: no such file")
+
+    monkeypatch.setattr(allocators, "is_simulated", lambda: False)
+    monkeypatch.setattr(allocators, "ctypes", SimpleNamespace(CDLL=load))
+    with pytest.raises(xlogmem.DriverNotFoundError, match=r"^xlogmem\.enable\('cupy'\): no CUDA driver was found .*"
+                       r"`xlogmem check program\.py` runs a program on the simulated driver"):
+        xlogmem.enable("cupy")
+    assert cupy.cuda.get_allocator() == cupy.pool.malloc

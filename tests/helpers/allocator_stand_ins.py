@@ -95,7 +95,8 @@ def cupy():
                     OutOfMemoryError=OutOfMemoryError, _get_thread_local_allocator=lambda: current.of_thread)
     of_cuda = module("cupy.cuda", memory=memory, get_allocator=get_allocator, set_allocator=set_allocator,
                      get_current_stream=lambda: current.stream, Device=on_device,
-                     device=SimpleNamespace(get_device_id=lambda: current.device))
+                     device=SimpleNamespace(get_device_id=lambda: current.device),
+                     runtime=SimpleNamespace(getDeviceCount=lambda: 2))
     top = module("cupy", cuda=of_cuda, empty=empty, current=current, pool=pool)
     return {"cupy": top, "cupy.cuda": of_cuda, "cupy.cuda.memory": memory}
 
@@ -162,6 +163,7 @@ def numba(devices=2):
     found = [SimpleNamespace(id=number, primary_context=None) for number in range(devices)]
     calls = SimpleNamespace(list_devices=lambda: found, cuMemGetInfo=lambda: (1 << 20, 1 << 30))
     driver = module("numba.cuda.cudadrv.driver", driver=calls, CudaAPIError=CudaAPIError, _memory_manager=None,
+                    find_driver=lambda: None,
                     config=SimpleNamespace(CUDA_PER_THREAD_DEFAULT_STREAM=0))
 
     def ensure():

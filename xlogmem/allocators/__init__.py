@@ -10,12 +10,14 @@ here, which imports it and is imported when its name is enabled.
 """
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Iterable
 from importlib import import_module
 from typing import Protocol, SupportsIndex, cast
 
-from xlogmem._driver import ProcessLock
+from xlogmem._driver import ProcessLock, is_simulated, no_driver
+from xlogmem.errors import DriverNotFoundError
 
 __all__ = ["disable", "enable"]
 
@@ -29,6 +31,9 @@ class Neighbour(Protocol):
 
     def is_on_rmm(self) -> bool:
         """True if the program has made the library allocate through RMM."""
+
+    def reach_driver(self) -> None:
+        """Let the library look for a driver, which the simulated one is not to all of them.  Makes no context."""
 
     def refuse(self) -> None:
         """Raise if the library's allocator cannot be replaced now.  Nothing changes."""
@@ -74,7 +79,9 @@ def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] |
         The library is not installed, or too old.
     RuntimeError
         The library has memory in use from its own allocator, which `use` would refuse; or its allocator cannot be
-        replaced here and now.
+        replaced here and now; or the driver is the simulated one, which the library does not find.
+    DriverNotFoundError
+        There is no driver.
 
     Notes
     -----
@@ -87,6 +94,7 @@ def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] |
     if devices not in (None, "all") and not any(neighbour is on_rmm for neighbour in neighbours.values()):
         raise ValueError("devices are chosen for RMM alone: other libraries allocate on each device that is current")
     with _lock:
+        _refuse_without_driver(neighbours)
         for neighbour in neighbours.values():
             neighbour.refuse()
         done = []
@@ -103,6 +111,24 @@ def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] |
             for name in reversed(done):
                 _disable(name)
             raise
+
+
+def _refuse_without_driver(neighbours: dict[str, Neighbour]) -> None:
+    """Raise where a library would find no driver: its own error comes later, and does not say what to do."""
+    if not is_simulated():
+        try:
+            ctypes.CDLL("libcuda.so.1")                 # and no call of it: the process may still be forked
+        except OSError:
+            named = ", ".join(map(repr, neighbours))
+            raise DriverNotFoundError(f"xlogmem.enable({named}): {no_driver()}") from None
+        return
+    for name, neighbour in neighbours.items():
+        try:
+            neighbour.reach_driver()
+        except Exception as error:
+            raise RuntimeError(f"{LIBRARIES[name]} does not find the simulated driver by itself: `xlogmem check "
+                               "--no-gpu program.py` runs the program there, where no kernel computes anything"
+                               ) from error
 
 
 def enabled_libraries() -> set[str]:

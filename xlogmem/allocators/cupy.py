@@ -67,6 +67,10 @@ def is_on_rmm() -> bool:
     return rmm is not None and cupy.cuda.get_allocator() is rmm.rmm_cupy_allocator
 
 
+def reach_driver() -> None:
+    cupy.cuda.runtime.getDeviceCount()
+
+
 def refuse() -> None:
     _refuse_inside_context()
     pool = getattr(cupy.cuda.get_allocator(), "__self__", None)

@@ -43,8 +43,13 @@ cdef bint process_is_closing() noexcept nogil:
 
 
 # ---------------------------------------------------------------------------------------------- start
-WITHOUT_GPU = ("Without a GPU, `xlogmem check program.py` runs a program on the simulated driver, where no kernel computes "
-               "anything, and finds its missing waits; XLOGMEM_SIMULATE=1 lets xlogmem itself run there")
+def no_driver():
+    """The message where there is no driver."""
+    return "no CUDA driver was found (libcuda.so.1 could not be loaded): install the NVIDIA driver. " + WITHOUT_GPU
+
+
+WITHOUT_GPU = ("Without a GPU, `xlogmem check program.py` runs a program on the simulated driver, where no kernel "
+               "computes anything, and finds its missing waits; XLOGMEM_SIMULATE=1 lets xlogmem itself run there")
 
 
 def initialize():
@@ -100,9 +105,7 @@ cdef int start_driver() except -1:
             with nogil:
                 result = cy.cuDriverGetVersion(&version)
     except RuntimeError:
-        raise DriverNotFoundError(
-            "no CUDA driver was found (libcuda.so.1 could not be loaded): install the NVIDIA driver. " + WITHOUT_GPU
-        ) from None
+        raise DriverNotFoundError(no_driver()) from None
     if result != cy.CUDA_SUCCESS:
         name, text = error_name(result)
         raise DriverNotFoundError(
