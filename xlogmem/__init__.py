@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import xlogmem._base.bindings  # noqa: F401  first: it says what is missing
 from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
+from xlogmem._base.variables import warn_of_unknown
 from xlogmem._driver import driver_version, is_simulated
 from xlogmem.blocks import Access, BlockId, BlockState, DeviceBlock, register_resolver
 from xlogmem.errors import (
@@ -189,8 +190,9 @@ def __dir__() -> list[str]:
 
 
 def _begin_as_wanted() -> None:
-    """Install the simulated driver and start `record_nvtx` and `publish` where XLOGMEM_SIMULATE, XLOGMEM_NVTX and
-    XLOGMEM_PUBLISH request them at import."""
+    """Warn of unknown variables of the environment; install the simulated driver and start `record_nvtx` and `publish`
+    where XLOGMEM_SIMULATE, XLOGMEM_NVTX and XLOGMEM_PUBLISH request them at import."""
+    warn_of_unknown()
     for variable, module, begin in (("XLOGMEM_SIMULATE", "xlogmem.sim", "install"),
                                     ("XLOGMEM_NVTX", "xlogmem.observe.nvtx", "record_or_warn"),
                                     ("XLOGMEM_PUBLISH", "xlogmem.observe.live.publishing", "publish_or_warn")):

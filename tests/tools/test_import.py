@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from children import variables
+from places import ROOT
 from which_driver import SIMULATED
 
 import xlogmem
+from xlogmem._base.variables import VARIABLES, warn_of_unknown
 
 
 def python(program: str, **environment: object) -> subprocess.CompletedProcess[str]:
@@ -159,6 +162,22 @@ for name in ("environ", "Any", "TYPE_CHECKING"):
     assert name not in dir(xlogmem)
 """)
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize(("name", "advice"), [
+    ("XLOGMEM_RESORCE", r": did you mean XLOGMEM_RESOURCE\?"),
+    ("XLOGMEM_SIMULATED", r": did you mean XLOGMEM_SIMULATE\?"),
+    ("XLOGMEM_ZZZZZZZZZZZ", r"\. They are XLOGMEM_RESOURCE, XLOGMEM_POLICY, ")])
+def test_an_unknown_variable_is_named(monkeypatch, name, advice):
+    monkeypatch.setenv(name, "pool")
+    with pytest.warns(RuntimeWarning, match=f"the environment variable {name} is none of xlogmem's, .*{advice}"):
+        warn_of_unknown()
+
+
+def test_the_page_has_the_table_of_variables():
+    page = ROOT / "docs" / "using.md"
+    rows = dict(re.findall(r"^\| `(XLOGMEM_\w+)` \| (.+) \|$", page.read_text(), re.M))
+    assert rows == VARIABLES
 
 
 @pytest.mark.simulator
