@@ -86,6 +86,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
         Stream* stream = made_stream(handle);
         if (!stream) return CUDA_ERROR_INVALID_HANDLE;
         leave_capture(lock, stream);
+        note_destroyed(check::Kind::DeadStream, stream->handle, stream->id);
         driver().stream_handles.remove(stream->handle);
         end_stream(stream);
         return CUDA_SUCCESS;
@@ -194,6 +195,7 @@ EXPORT CUresult cuEventDestroy_v2(CUevent handle) {
     return api_call(CALL("cuEventDestroy"), [&](Lock&) -> CUresult {
         Event* event = made_event(handle);
         if (!event) return CUDA_ERROR_INVALID_HANDLE;
+        note_destroyed(check::Kind::DeadEvent, event->handle);
         driver().events.remove(event->handle);
         driver().engine.destroy_event(event->handle);
         delete event;  // queued waits hold the position that they wait for, not the event

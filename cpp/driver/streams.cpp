@@ -120,13 +120,13 @@ CUresult current_context(Context** context) {
 
 Stream* made_stream(CUstream handle) {
     auto& table = driver().stream_handles;
-    if (table.is_dead(handle)) report_dead(check::Kind::DeadStream);
+    if (table.is_dead(handle)) report_dead(check::Kind::DeadStream, reinterpret_cast<u64>(handle));
     return table.get(handle);
 }
 
 Event* made_event(CUevent handle) {
     auto& table = driver().events;
-    if (table.is_dead(handle)) report_dead(check::Kind::DeadEvent);
+    if (table.is_dead(handle)) report_dead(check::Kind::DeadEvent, reinterpret_cast<u64>(handle));
     return table.get(handle);
 }
 
@@ -158,10 +158,13 @@ void destroy_context(Lock& lock, Context* context) {
     Driver& d = driver();
     synchronize_context(lock, context);
     d.stream_handles.each([&](Stream* stream, u64 handle) {
-        if (stream->context == context) d.stream_handles.remove(handle);
+        if (stream->context != context) return;
+        note_destroyed(check::Kind::DeadStream, handle, stream->id);
+        d.stream_handles.remove(handle);
     });
     d.events.each([&](Event* event, u64 handle) {
         if (event->context != context) return;
+        note_destroyed(check::Kind::DeadEvent, handle);
         d.events.remove(handle);
         d.engine.destroy_event(handle);
         delete event;

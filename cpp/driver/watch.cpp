@@ -160,8 +160,21 @@ check::Time watch_launch(Stream* stream, const check::Graph& graph) {
     return watched([&] { return engine().launch(*stream->order, operation(this_thread().call), graph); });
 }
 
-void report_dead(check::Kind kind) {
-    watched([&] { return engine().dead_handle(kind, operation(this_thread().call)), 0; });
+namespace {
+
+std::map<std::pair<check::Kind, u64>, check::Destroyed>& destroyed() {
+    static auto& all = *new std::map<std::pair<check::Kind, u64>, check::Destroyed>;
+    return all;
+}
+
+}  // namespace
+
+void note_destroyed(check::Kind kind, u64 handle, u64 stream) {
+    destroyed()[{kind, handle}] = {operation(this_thread().call), stream};
+}
+
+void report_dead(check::Kind kind, u64 handle) {
+    watched([&] { return engine().dead_handle(kind, operation(this_thread().call), destroyed()[{kind, handle}]), 0; });
 }
 
 std::string findings_as_json() {

@@ -38,7 +38,9 @@ check::Time watch_free(Stream* stream, u64 address);
 check::Time watch_launch(Stream* stream, const check::Graph& graph);
 
 // The call in progress was given a handle that has been destroyed.
-void report_dead(check::Kind kind);
+void report_dead(check::Kind kind, u64 handle);
+// The call of this thread destroys a handle.
+void note_destroyed(check::Kind kind, u64 handle, u64 stream = 0);
 
 // A pool was destroyed while frees into it were pending. The driver's documentation allows that, and it makes drivers
 // hang or crash (seen with 580.159).

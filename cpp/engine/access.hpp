@@ -46,6 +46,12 @@ struct Range {
     bool found = false;      // the address was found in a struct
 };
 
+// The call that destroyed a handle; of a stream its number, too.
+struct Destroyed {
+    Operation what;
+    u64 stream = 0;
+};
+
 struct Access {
     u64 begin = 0, end = 0, anchor = 0;
     Time time;

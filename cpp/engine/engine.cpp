@@ -243,9 +243,11 @@ Time Engine::launch(Stream& stream, Operation what, const Graph& graph) {
 
 // -- findings ---------------------------------------------------------------------------------------------------------
 
-void Engine::dead_handle(Kind kind, Operation what) {
-    if (trace_) trace_->line(":dead", kind, what);
-    report(kind, Access{}, access(nullptr, {}, what, Role::Read), {});
+void Engine::dead_handle(Kind kind, Operation what, const Destroyed& destroyed) {
+    if (trace_) trace_->line(":dead", kind, what, destroyed.what, destroyed.stream);
+    Access first = access(nullptr, {}, destroyed.what, Role::Read);
+    first.stream = destroyed.stream;
+    report(kind, first, access(nullptr, {}, what, Role::Read), {});
 }
 
 void Engine::clear_findings() {

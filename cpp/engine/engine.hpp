@@ -156,7 +156,7 @@ class Engine {
     Time launch(Stream& stream, Operation what, const Graph& graph);
 
     // -- findings ----------------------------------------------------------------------------------------------------
-    void dead_handle(Kind kind, Operation what);
+    void dead_handle(Kind kind, Operation what, const Destroyed& destroyed);
     const Findings& findings() const { return findings_; }
     void clear_findings();
     // Writes all further calls to a trace, see trace.hpp; nullptr ends that. To be called at the beginning, or not at

@@ -38,7 +38,8 @@ Stream* Handles::find(u64 handle, Caller caller, u32 site) {
     return streams_[handle];
 }
 
-void Handles::end_stream(u64 handle, Stream* stream) {
+void Handles::end_stream(u64 handle, Stream* stream, Operation what) {
+    dead_streams_[handle] = {what, stream->id};
     engine_.destroy_stream(stream);
     of_context_[stream->context].erase(handle);
     streams_[handle] = nullptr;
@@ -48,21 +49,22 @@ void Handles::destroy_stream(u64 handle, Operation what) {
     auto found = streams_.find(handle);
     if (found == streams_.end()) return;
     if (found->second)
-        end_stream(handle, found->second);
+        end_stream(handle, found->second, what);
     else
-        engine_.dead_handle(Kind::DeadStream, what);
+        engine_.dead_handle(Kind::DeadStream, what, dead_streams_[handle]);
 }
 
 bool Handles::is_alive(u64 event, Operation what) {
-    if (!dead_events_.count(event)) return true;
-    engine_.dead_handle(Kind::DeadEvent, what);
+    auto dead = dead_events_.find(event);
+    if (dead == dead_events_.end()) return true;
+    engine_.dead_handle(Kind::DeadEvent, what, dead->second);
     return false;
 }
 
 void Handles::destroy_event(u64 handle, Operation what) {
     if (!is_alive(handle, what)) return;
     engine_.destroy_event(handle);
-    dead_events_.insert(handle);
+    dead_events_[handle] = {what};
 }
 
 void Handles::end_thread(u64 thread) {
@@ -75,7 +77,7 @@ void Handles::end_thread(u64 thread) {
 
 void Handles::end_context(u64 context) {
     std::set<u64> handles = of_context_[context];
-    for (u64 handle : handles) end_stream(handle, streams_[handle]);
+    for (u64 handle : handles) end_stream(handle, streams_[handle], {});
     for (auto place = own_.begin(); place != own_.end();)
         place = place->first.second == context ? own_.erase(place) : std::next(place);
     legacy_.erase(context);

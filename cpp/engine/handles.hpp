@@ -32,7 +32,7 @@ class Handles {
     // The stream that a call on this handle works on; nullptr, and a finding, if the stream was destroyed.
     Stream* stream(u64 handle, Caller caller, Operation what) {
         Stream* found = find(handle, caller, what.site);
-        if (!found) engine_.dead_handle(Kind::DeadStream, what);
+        if (!found) engine_.dead_handle(Kind::DeadStream, what, dead_streams_[handle]);
         return found;
     }
     // The same, for a stream that was seen before; else nullptr. Changes nothing.
@@ -57,11 +57,11 @@ class Handles {
     std::unordered_map<u64, Stream*> legacy_;                // by context
     std::map<std::pair<u64, u64>, Stream*> own_;             // by thread and context
     std::unordered_map<u64, std::set<u64>> of_context_;      // handles of streams
-    std::set<u64> dead_events_;
+    std::unordered_map<u64, Destroyed> dead_streams_, dead_events_;  // those, and streams made at their handles since
     u64 newest_id_ = 0;
 
     u64 new_id(const char* kind, u32 site);
-    void end_stream(u64 handle, Stream* stream);
+    void end_stream(u64 handle, Stream* stream, Operation what);
 };
 
 }  // namespace check

@@ -211,7 +211,8 @@ bool Player::on_rest(const std::string& call) {
     } else if (call == ":saw-write") {
         engine_.saw_write(u32(number(1)), {u32(number(2)), number(3)}, number(4));
     } else if (call == ":dead") {
-        engine_.dead_handle(Kind(number(1)), operation(2));
+        bool older = words_->size() < 7;  // which does not say what destroyed the handle
+        engine_.dead_handle(Kind(number(1)), operation(2), older ? Destroyed{} : Destroyed{operation(4), number(6)});
     } else if (call == ":clear") {
         engine_.clear_findings();
     } else {

@@ -327,7 +327,8 @@ std::string Replay::text_of(const Finding& finding) const {
     if (finding.first.of_driver || finding.second.of_driver) text += "of-driver ";
     text += kinds[int(finding.kind)];
     if (finding.kind == Kind::DeadStream || finding.kind == Kind::DeadEvent)
-        return text + engine_.name(finding.second.what.name) + "@" + std::to_string(finding.second.what.site);
+        return text + engine_.name(finding.second.what.name) + "@" + std::to_string(finding.second.what.site) +
+               (finding.first.what.site ? " after " + text_of(finding.first) : "");
     text += std::string(roles[int(finding.first.role)]) + "/" + roles[int(finding.second.role)] + " ";
     text += text_of(finding.first) + " " + text_of(finding.second) + " ";
     auto block = block_names_.find(finding.block_begin);

@@ -100,6 +100,32 @@ def test_the_repaired_twin_is_clean(check, program):
     assert check.findings() == []
 
 
+DESTROYED = START + """
+a, b, event = begin()
+p = ok(cuda.cuMemAlloc(4096))
+if not fixed: ok(cuda.cuEventDestroy(event))            # the event's end
+wait(event, a, b) if fixed else cuda.cuStreamWaitEvent(b, event, 0)    # the wait
+if not fixed: ok(cuda.cuStreamDestroy(a))               # the stream's end
+ok(cuda.cuMemsetD8Async(p, 1, 64, a)) if fixed else cuda.cuMemsetD8Async(p, 1, 64, a)      # the fill
+ok(cuda.cuCtxSynchronize())
+"""
+
+
+def test_a_destroyed_handle_names_what_destroyed_it(check):
+    run = check(DESTROYED)
+    assert run.returncode == 1
+    for kind, end, call, use in (("event", "cuEventDestroy", "cuStreamWaitEvent", "the wait"),
+                                 ("stream", "cuStreamDestroy of stream 2 (made at ", "cuMemsetD8Async", "the fill")):
+        text = run.stderr[run.stderr.index(f"CERTAIN dead-{kind}: the {kind} was destroyed before"):]
+        text = text[:text.index("\n\n")]
+        assert f":{line_with(DESTROYED, f'# the {kind}')}, in <module>: {end}" in text
+        place = f"program.py:{line_with(DESTROYED, f'# {use}')}"
+        assert f"{place}, in <module>: {call} with its handle" in text
+        assert f"repair  destroy the {kind} after " in text and text.endswith(f"{place}, or do not use it any more")
+        assert "(read)" not in text
+    assert check(DESTROYED, "fixed").returncode == 0
+
+
 def test_the_same_two_places_are_one_finding(check):
     check(HANDED_OVER)
     assert [finding["count"] for finding in check.findings()] == [3]

@@ -26,6 +26,7 @@ CAUSES = {
     "write/reuse": "its next owner may have the memory while it is still being written",
     "free/reuse": "its next owner may have the memory before it is freed",
 }
+DESTROYED = {"dead-stream": "stream", "dead-event": "event"}
 # The library's own pool orders less, but work that it does not order does no harm here.
 OF_DRIVER = "this is wrong on the driver's pool alone, which the check has put in the place of the library's own"
 
@@ -39,8 +40,9 @@ def repair_of(finding: Finding) -> str | None:
         return "free the memory after its last use, or do not use it any more"
     if finding.kind == "stale-graph":
         return "capture the graph again when its memory has another owner, or keep the memory as long as the graph"
-    if finding.kind != "race":
-        return "do not use the handle after it was destroyed"
+    if finding.kind in DESTROYED:
+        after = f"after {place}" if place and is_of_program(place.file) else "after its last use"
+        return f"destroy the {DESTROYED[finding.kind]} {after}, or do not use it any more"
     if library := first.stream.library or second.stream.library:
         return (f"none, if the memory is {library}'s own; else let the stream that is handed to the library wait, and "
                 "wait for it")
@@ -69,6 +71,8 @@ def line_of(title: str, frame: Frame | None, what: str) -> list[str]:
 
 def as_text(finding: Finding) -> str:
     """Format a finding as a paragraph."""
+    if finding.kind in DESTROYED:
+        return as_lines(destroyed_lines(finding), finding)
     cause = CAUSES.get(finding.pair) if finding.kind == "race" else None
     title = finding.pair if finding.kind == "race" else finding.kind
     lines = [f"{'CERTAIN' if finding.certain else 'POSSIBLE'} {title}{f': {cause}' if cause else ''}"]
@@ -85,6 +89,23 @@ def as_text(finding: Finding) -> str:
         why = "the memory had no owner before" if finding.first.role == "alloc" else (
             "the stream comes after that before the pool hands the memory out again")
         lines.append(f"  {'pool':8}{OF_DRIVER}: {why}")
+    return as_lines(lines, finding)
+
+
+def destroyed_lines(finding: Finding) -> list[str]:
+    """What destroyed a stream or an event, and the call that was given its handle afterwards."""
+    what = DESTROYED[finding.kind]
+    first, second = finding.first, finding.second
+    lines = [f"{'CERTAIN' if finding.certain else 'POSSIBLE'} {finding.kind}: the {what} was destroyed before"]
+    if first.name:
+        of = f" of {first.stream}" if what == "stream" else ""
+        lines += line_of("first", first.place, first.name + of)
+    else:
+        lines.append(f"  {'first':8}the {what} was destroyed with its context")
+    return lines + line_of("then", second.place, f"{second.name} with its handle")
+
+
+def as_lines(lines: list[str], finding: Finding) -> str:
     repair = repair_of(finding)
     if repair:
         lines.append(f"  {'repair':8}{repair}")
