@@ -121,7 +121,8 @@ def test_a_destroyed_handle_names_what_destroyed_it(check):
         assert f":{line_with(DESTROYED, f'# the {kind}')}, in <module>: {end}" in text
         place = f"program.py:{line_with(DESTROYED, f'# {use}')}"
         assert f"{place}, in <module>: {call} with its handle" in text
-        assert f"repair  destroy the {kind} after " in text and text.endswith(f"{place}, or do not use it any more")
+        assert f"repair  destroy the {kind} after " in text
+        assert text.endswith(f"{place}, or do not use it any more")
         assert "(read)" not in text
     assert check(DESTROYED, "fixed").returncode == 0
 
@@ -308,3 +309,35 @@ with use(b, read=block, write=other):
     assert "write/read" in run.stderr
     run = check(program, "fixed")
     assert run.returncode == 0, run.stderr
+
+
+REPLAYED = START + """
+a, b, event = begin()
+p, q = ok(cuda.cuMemAlloc(64)), ok(cuda.cuMemAlloc(64))
+ok(cuda.cuStreamBeginCapture(a, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+ok(cuda.cuMemcpyDtoDAsync(q, p, 64, a))                 # captured
+graph = ok(cuda.cuGraphInstantiate(ok(cuda.cuStreamEndCapture(a)), 0))
+for _ in range(3):
+    ok(cuda.cuMemsetD8Async(p, 7, 64, b))               # the fill
+    ok(cuda.cuEventRecord(event, b)); ok(cuda.cuStreamWaitEvent(a, event, 0))
+    ok(cuda.cuGraphLaunch(graph, a))                    # launched
+    wait(event, a, b)
+ok(cuda.cuCtxSynchronize())
+"""
+
+
+def test_work_of_a_graph_is_named_by_its_launch_and_its_capture(check):
+    """The repair names the launch: an event that is recorded during the capture is no wait for it."""
+    run = check(REPLAYED, options=["--sarif", "out.sarif"])
+    launch, capture, fill = (line_with(REPLAYED, f"# {what}") for what in ("launched", "captured", "the fill"))
+    first = check.findings()[0]["first"]
+    assert (first["stack"][0]["line"], first["captured"][0]["line"]) == (launch, capture), run.stderr
+    assert f"program.py:{launch}, in <module>: cuMemcpyDtoDAsync (read) on stream 2" in run.stderr
+    assert f"program.py:{capture}, in <module>: captured there" in run.stderr
+    assert (f"before program.py:{fill}, make stream 3 wait for an event recorded on stream 2 after program.py:{launch}"
+            in run.stderr)
+    result, = json.loads((check.file.parent / "out.sarif").read_text())["runs"][0]["results"]
+    lines = {place["message"]["text"]: place["physicalLocation"]["region"]["startLine"]
+             for place in result["relatedLocations"]}
+    assert lines == {"first": launch, "first, captured": capture}
+    assert check(REPLAYED, "fixed").returncode == 0     # which follows the advice

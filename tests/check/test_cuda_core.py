@@ -27,7 +27,8 @@ def test_the_wrong_twin_is_found(checked, program, pair):
     assert set(run.pairs) == {(pair, True)}, run.stderr
     for finding in run.findings:
         for which in ("first", "second"):
-            lines = [frame["line"] for frame in finding[which]["stack"] if frame["file"].endswith("program.py")]
+            stack = finding[which]["captured"] or finding[which]["stack"]
+            lines = [frame["line"] for frame in stack if frame["file"].endswith("program.py")]
             assert lines[0] == line_with(program, f"# the {which}"), run.stderr
 
 

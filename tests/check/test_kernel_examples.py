@@ -42,7 +42,7 @@ def findings(program: str, *arguments: str, environment: dict[str, str], folder:
 
 
 def line(access, file: Path) -> int | None:
-    return next((frame["line"] for frame in access["stack"] if Path(frame["file"]) == file), None)
+    return next((frame["line"] for frame in access["captured"] or access["stack"] if Path(frame["file"]) == file), None)
 
 
 @pytest.mark.simulator

@@ -172,8 +172,12 @@ def test_the_missing_wait_is_found(checked, program, arguments, pair, certain):
     assert run.pairs == [(pair, certain)], run.stderr
     assert run.returncode == int(certain)
     for which in ("first", "second"):
-        lines = [frame["line"] for frame in run.findings[0][which]["stack"] if frame["file"].endswith("program.py")]
+        access = run.findings[0][which]
+        lines = [frame["line"] for frame in access["captured"] or access["stack"]
+                 if frame["file"].endswith("program.py")]
         assert lines[0] == line_with(program, f"# the {which}"), run.stderr
+        if access["captured"]:
+            assert access["stack"][0]["line"] == line_with(program, "graph.launch("), run.stderr
 
 
 @pytest.mark.parametrize(("program", "arguments", "pair", "certain"), PROGRAMS)

@@ -78,7 +78,7 @@ def replayed(replay, lines):
         assert one, text
         stream = {"host": 0}
         found[(one["certain"] == "certain", one["kind"] or "race", one["first"], places[one["at"]],
-               int(stream.get(one["on"], one["on"])), one["second"], places[one["captured"] or one["later"]],
+               int(stream.get(one["on"], one["on"])), one["second"], places[one["later"]],
                int(stream.get(one["there"], one["there"])), one["bytes"], one["tag"])] += int(one["count"] or 1)
     return found
 

@@ -43,17 +43,24 @@ class Access:
     """One of the two operations of a finding.
 
     `role` is the kind of access: read, write, use (a kernel of which the kind is not known), alloc, free.  `stack` has
-    the innermost frames, the innermost first.
+    the innermost frames, the innermost first; for work of a graph those of the launch, and `captured` those of the call
+    that was captured.
     """
 
     name: str
     role: str
     stream: Stream
     stack: tuple[Frame, ...] = ()
+    captured: tuple[Frame, ...] = ()
 
     @property
     def place(self) -> Frame | None:
+        """The line of the call, or of the launch of its graph."""
         return place_in(self.stack)
+
+    @property
+    def captured_place(self) -> Frame | None:
+        return place_in(self.captured)
 
 
 @dataclass(frozen=True)
@@ -89,8 +96,8 @@ class Finding:
     @property
     def places(self) -> tuple[object, ...]:
         """Key of a finding: findings of several processes are one if their keys are equal."""
-        return (self.kind, self.pair, self.certain, self.first.place, self.first.name, self.second.place,
-                self.second.name)
+        return (self.kind, self.pair, self.certain, self.first.place, self.first.captured_place, self.first.name,
+                self.second.place, self.second.captured_place, self.second.name)
 
 
 def stack_of(number: int) -> tuple[Frame, ...]:
@@ -103,7 +110,8 @@ def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]
     def access_of(record: dict[str, Any]) -> Access:
         stream = record["stream"]
         made = Stream(stream["number"], stream["kind"], stack_of(stream["site"]), record["library"])
-        return Access(record["name"], record["role"], made, stack_of(record["captured"] or record["site"]))
+        return Access(record["name"], record["role"], made, stack_of(record["site"]),
+                      stack_of(record["captured"]))
 
     block = record["block"]
     return Finding(
@@ -121,7 +129,7 @@ def from_json(record: dict[str, Any]) -> Finding:
     def access(one: dict[str, Any]) -> Access:
         made = one["stream"]
         stream = Stream(made["number"], made["kind"], stack(made["made"]), made["library"])
-        return Access(one["name"], one["role"], stream, stack(one["stack"]))
+        return Access(one["name"], one["role"], stream, stack(one["stack"]), stack(one["captured"]))
 
     return Finding(**{**record, "first": access(record["first"]), "second": access(record["second"]),
                       "allocated": stack(record["allocated"]), "freed": stack(record["freed"])})

@@ -31,7 +31,7 @@ class Ignored:
 
     def fits(self, finding: Finding) -> bool:
         return any(frame.file == self.file and self.first <= frame.line <= self.last
-                   for access in (finding.first, finding.second) for frame in access.stack)
+                   for access in (finding.first, finding.second) for frame in (*access.stack, *access.captured))
 
 
 _entered: dict[tuple[str, int], Ignored] = {}

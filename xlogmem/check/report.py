@@ -78,7 +78,10 @@ def as_text(finding: Finding) -> str:
     lines = [f"{'CERTAIN' if finding.certain else 'POSSIBLE'} {title}{f': {cause}' if cause else ''}"]
     for name, access in (("first", finding.first), ("then", finding.second)):
         by = "by" if access.stream.kind == "host" else "on"
-        lines += line_of(name, access.place, f"{access.name} ({access.role}) {by} {access.stream}")
+        graph = ", in a graph" if access.captured else ""
+        lines += line_of(name, access.place, f"{access.name} ({access.role}) {by} {access.stream}{graph}")
+        if access.captured:
+            lines += line_of("", access.captured_place, "captured there")
     size = finding.block_end - finding.block_begin
     tag = f' "{finding.tag}"' if finding.tag else ""
     if size:
@@ -135,7 +138,11 @@ def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
 
     results = [{"ruleId": one.pair if one.kind == "race" else one.kind, "level": "error" if one.certain else "note",
                 "message": {"text": as_text(one)}, "locations": location(one.second.place),
-                "relatedLocations": [{"id": 1, "message": {"text": "first"}, **place}
-                                     for place in location(one.first.place)]} for one in findings]
+                "relatedLocations": [
+                    {"id": number, "message": {"text": text}, **place}
+                    for number, (text, frame) in enumerate((("first", one.first.place),
+                                                            ("first, captured", one.first.captured_place),
+                                                            ("then, captured", one.second.captured_place)), 1)
+                    for place in location(frame)]} for one in findings]
     return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
             "runs": [{"tool": {"driver": {"name": "xlogmem check"}}, "results": results}]}
