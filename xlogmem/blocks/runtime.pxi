@@ -183,6 +183,9 @@ cdef class Runtime(Core):
             A wait for a stream failed, or a free inside another call failed and still does.  Every stream was visited;
             whatever failed stays pending, and the next call tries it again.  Further failures are notes of the
             exception.
+        StreamMisuseError
+            The call is blocking, and a stream on which blocks were freed is capturing a graph.  The bytes of these
+            frees stay pending until the capture has ended, and other calls do not report that.
 
         Notes
         -----

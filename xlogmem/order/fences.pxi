@@ -231,13 +231,18 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
 
 
 cdef inline int record_now(Fence* fence, StreamState* source, bint* capturing, Failure* failure) except -1 nogil:
-    """Record for `record_fence_unlocks`, without the lock, on a stream that does not capture."""
+    """Record for `record_fence_unlocks`, without the lock, on a stream that does not capture.  A capture that began
+    meanwhile may be the reason of a failure: the driver refuses the legacy stream while a blocking stream captures."""
+    cdef Failure ignored
     if fence.event == NULL and take_event(fence.events, &fence.event, failure):
         return 1
     if stream_is_capturing(source.handle, capturing, failure):
         return 1
-    return not capturing[0] and (event_record(fence.event, source.handle, failure)
-                                 or stream_is_capturing(source.handle, capturing, failure))
+    if capturing[0]:
+        return 0
+    if not event_record(fence.event, source.handle, failure):
+        return stream_is_capturing(source.handle, capturing, failure)
+    return stream_is_capturing(source.handle, capturing, &ignored) or not capturing[0]
 
 
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
