@@ -25,14 +25,17 @@ from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable,
 cdef size_t next_chunk_size_locked(PoolState* pool, size_t nbytes) noexcept nogil:
     """Return the size of the next chunk: at least `nbytes`, and not more than the maximum leaves.
 
-    Without a `chunk_size` the chunk is as large as the pool, within limits.  With a maximum it is half of the maximum,
-    and then the rest: few large chunks, because no span can reach from one chunk into another.
+    Without a `chunk_size` the chunk is as large as the pool, within limits.  With a maximum it is half of the room, and
+    then the rest: few large chunks, because no span can reach from one chunk into another.  It is a multiple of the
+    request, so that requests of one size leave no remainder in it: the room that is left can be had together with that
+    of an idle chunk.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t room = pool.maximum - pool.size
     cdef size_t wanted = pool.chunk_size
     if wanted == 0 and pool.maximum < LARGEST_REQUEST:
-        wanted = room // 2 & ~(<size_t>ALIGNMENT - 1) if room > pool.maximum // 2 else room
+        wanted = room // 2 if room > pool.maximum // 2 + nbytes else room
+        wanted -= wanted % nbytes
     elif wanted == 0:
         wanted = LEAST_CHUNK if pool.size < LEAST_CHUNK else MOST_CHUNK if pool.size > MOST_CHUNK else pool.size
     wanted = rounded(wanted)
