@@ -12,7 +12,7 @@ from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t
 from xlogmem._base.units import parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport peek, unlikely
-from xlogmem._base.failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED
+from xlogmem._base.failures cimport BLOCK_IS_CONTESTED, LOST, PYTHON_RAISED
 from xlogmem._base.labels cimport Label, label_of_stack, label_of_tag, release, stack_for
 from xlogmem._core cimport (
     DONE,
@@ -33,6 +33,7 @@ from xlogmem._core cimport (
     free_into_cache,
     keep_stack_of_free,
 )
+from xlogmem._driver cimport is_host_memory
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._order cimport StreamState
 from xlogmem.resources.base cimport Allocation, start_call_on
@@ -255,11 +256,18 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
     cdef Failure failure
     cdef Stream home = None
     cdef DeviceBlock handle
+    cdef bint on_host
     cdef int failed
     ptr, nbytes = PyNumber_Index(ptr), PyNumber_Index(nbytes)
     if not 0 < ptr <= UINT64_MAX or nbytes < 1 or ptr + nbytes > UINT64_MAX:
         raise ValueError(f"not a range of device memory: {nbytes} bytes at {ptr}")
     memory.ptr, memory.nbytes = ptr, nbytes
+    with nogil:
+        on_host = not core.state.marks.load() & LOST and is_host_memory(memory.ptr)
+    if on_host:
+        raise TypeError(f"adopt: {ptr:#x} is an address of host memory: xlogmem orders streams, and the host reads and "
+                        "writes that memory by itself. Name the device memory that it is copied to or from, and "
+                        "synchronize before the host uses it again")
     memory.stream = NULL
     memory.owner = NULL
     memory.tag = label_of_tag(tag)

@@ -151,7 +151,8 @@ cdef class Runtime(Core):
         Raises
         ------
         TypeError, ValueError
-            The argument is host memory, or no memory, or a range that makes no sense; or its size is not known.
+            The argument is host memory (page-locked memory too, also by its address), or no memory, or a range that
+            makes no sense; or its size is not known.
         StreamMisuseError
             The range overlaps a tracked block in part, or is on another device.  If one of several is refused, the ones
             adopted before it are released again.

@@ -112,8 +112,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     Parameters
     ----------
     upstream : DeviceMemoryResource, optional
-        The resource that provides chunks.  The default is an `AsyncMemoryResource` where the device has memory pools
-        and a `DirectMemoryResource` where it has none.
+        The resource that provides chunks, which may not be host memory.  The default is an `AsyncMemoryResource` where
+        the device has memory pools and a `DirectMemoryResource` where it has none.
     initial_pool_size : int or str, optional
         Bytes taken from upstream when a runtime takes the pool; by default none (RMM's takes half of the device).
     maximum_pool_size : int or str, optional

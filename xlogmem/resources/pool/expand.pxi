@@ -18,6 +18,7 @@ from xlogmem._base.failures cimport (
     fail_resource,
     is_out_of_memory,
 )
+from xlogmem._driver cimport is_host_memory
 from xlogmem._order cimport StreamState, advance, fence_now_unlocks, is_unowned
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable, settle, start_call_on
 
@@ -57,16 +58,25 @@ cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* 
     return chunk.first
 
 
-cdef int refuse_misaligned(PoolState* pool, Allocation* chunk, Failure* failure) except -1 nogil:
-    """Return memory to upstream that the pool cannot use.  Called without the lock."""
+cdef int refuse_useless(PoolState* pool, Allocation* chunk, Failure* failure) except -1 nogil:
+    """Return memory to upstream that the pool cannot use: it is not aligned, or it is host memory, which the next
+    owner's host would use before the former owner's stream is done.  Called without the lock."""
+    cdef bint on_host = is_host_memory(chunk.ptr)
     cdef Failure ignored
+    if chunk.ptr % ALIGNMENT == 0 and not on_host:
+        return 0
     if pool.upstream.deallocate(pool.upstream.self, chunk, &ignored):
         drop_exception(&ignored)
     else:
         settle(pool.upstream, chunk.nbytes)
-    snprintf(failure.text, sizeof(failure.text),
-             "upstream of the pool returned memory at %#llx, which is not aligned to %d bytes",
-             <unsigned long long>chunk.ptr, <int>ALIGNMENT)
+    if on_host:
+        snprintf(failure.text, sizeof(failure.text),
+                 "upstream of the pool returned host memory at %#llx, and no free into a pool waits for the host: give "
+                 "the resource to a runtime without a pool", <unsigned long long>chunk.ptr)
+    else:
+        snprintf(failure.text, sizeof(failure.text),
+                 "upstream of the pool returned memory at %#llx, which is not aligned to %d bytes",
+                 <unsigned long long>chunk.ptr, <int>ALIGNMENT)
     return fail_resource(failure, cy.CUDA_ERROR_UNKNOWN)
 
 
@@ -85,8 +95,8 @@ cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* 
     else:
         pool.order.lock.unlock()
         failed = upstream.allocate(upstream.self, &chunk, failure)
-        if not failed and chunk.ptr % ALIGNMENT:
-            failed = refuse_misaligned(pool, &chunk, failure)
+        if not failed:
+            failed = refuse_useless(pool, &chunk, failure)
         pool.order.lock.lock()
     end_call_upstream_locked(pool)
     if not failed:
