@@ -238,9 +238,7 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
 
 
 cdef inline int record_now(Fence* fence, StreamState* source, bint* capturing, Failure* failure) except -1 nogil:
-    """Record for `record_fence_unlocks`, without the lock, on a stream that does not capture.  A capture that began
-    meanwhile may be the reason of a failure: the driver refuses the legacy stream while a blocking stream captures."""
-    cdef Failure ignored
+    """Record for `record_fence_unlocks`, without the lock, on a stream that does not capture."""
     if fence.event == NULL and take_event(fence.events, &fence.event, failure):
         return 1
     if stream_is_capturing(source.handle, capturing, failure):
@@ -249,7 +247,14 @@ cdef inline int record_now(Fence* fence, StreamState* source, bint* capturing, F
         return 0
     if not event_record(fence.event, source.handle, failure):
         return stream_is_capturing(source.handle, capturing, failure)
-    return stream_is_capturing(source.handle, capturing, &ignored) or not capturing[0]
+    return not began_to_capture(source, capturing)
+
+
+cdef bint began_to_capture(StreamState* source, bint* capturing) except -1 nogil:
+    """True if a capture that began meanwhile is the reason of a refused record: the driver refuses the legacy stream
+    while a blocking stream captures."""
+    cdef Failure ignored
+    return not stream_is_capturing(source.handle, capturing, &ignored) and capturing[0]
 
 
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
