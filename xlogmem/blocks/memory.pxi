@@ -251,23 +251,32 @@ cdef int adopt_after_ended(Core core, Range* memory, Found* found, Failure* fail
 
 
 cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
+    """Adopt a range of memory, unless the driver knows it as host memory."""
+    cdef uint64_t address
+    cdef bint on_host
+    ptr = PyNumber_Index(ptr)
+    if 0 < ptr <= UINT64_MAX and not core.state.marks.load() & LOST:
+        address = ptr
+        with nogil:
+            on_host = is_host_memory(address)
+        if on_host:
+            raise TypeError(f"adopt: {ptr:#x} is an address of host memory: xlogmem orders streams, and the host reads "
+                            "and writes that memory by itself. Name the device memory that it is copied to or from, "
+                            "and synchronize before the host uses it again")
+    return adopt_device_range(core, ptr, nbytes, stream, owner, tag)
+
+
+cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
     cdef Range memory
     cdef Found found
     cdef Failure failure
     cdef Stream home = None
     cdef DeviceBlock handle
-    cdef bint on_host
     cdef int failed
     ptr, nbytes = PyNumber_Index(ptr), PyNumber_Index(nbytes)
     if not 0 < ptr <= UINT64_MAX or nbytes < 1 or ptr + nbytes > UINT64_MAX:
         raise ValueError(f"not a range of device memory: {nbytes} bytes at {ptr}")
     memory.ptr, memory.nbytes = ptr, nbytes
-    with nogil:
-        on_host = not core.state.marks.load() & LOST and is_host_memory(memory.ptr)
-    if on_host:
-        raise TypeError(f"adopt: {ptr:#x} is an address of host memory: xlogmem orders streams, and the host reads and "
-                        "writes that memory by itself. Name the device memory that it is copied to or from, and "
-                        "synchronize before the host uses it again")
     memory.stream = NULL
     memory.owner = NULL
     memory.tag = label_of_tag(tag)
