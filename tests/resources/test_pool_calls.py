@@ -156,7 +156,7 @@ def test_between_two_tries_another_call_may_have_taken_the_room(wanted, gets):
     """While an error is dropped anything may run; here an allocation of three quarters."""
     kept = []
     upstream = Reluctant(lambda: kept.append(runtime.allocate(HALF + QUARTER)))
-    runtime = DeviceRuntime(resource=PoolMemoryResource(upstream, maximum_pool_size=WHOLE, chunk_size=HALF))
+    runtime = DeviceRuntime(resource=PoolMemoryResource(upstream, maximum_pool_size=WHOLE))
     if gets:
         kept.append(runtime.allocate(wanted))
     else:

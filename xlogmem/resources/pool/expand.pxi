@@ -26,21 +26,36 @@ from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable,
 cdef size_t next_chunk_size_locked(PoolState* pool, size_t nbytes) noexcept nogil:
     """Return the size of the next chunk: at least `nbytes`, and not more than the maximum leaves.
 
-    Without a `chunk_size` the chunk is as large as the pool, within limits.  With a maximum it is half of the room, and
-    then the rest: few large chunks, because no span can reach from one chunk into another.  It is a multiple of the
-    request, so that requests of one size leave no remainder in it: the room that is left can be had together with that
-    of an idle chunk.
+    Without a `chunk_size` the chunk is as large as the pool, within limits.  With a maximum it is half of the maximum,
+    and then the rest: few large chunks, because no span can reach from one chunk into another.  Beside an initial chunk
+    it is half of the room, as a multiple of the request, so that requests of one size leave no remainder in it.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t room = pool.maximum - pool.size
+    cdef size_t half = room // 2 & ~(<size_t>ALIGNMENT - 1)
     cdef size_t wanted = pool.chunk_size
     if wanted == 0 and pool.maximum < LARGEST_REQUEST:
-        wanted = room // 2 if room > pool.maximum // 2 + nbytes else room
-        wanted -= wanted % nbytes
+        if pool.initial == 0:
+            wanted = half if room > pool.maximum // 2 else room
+        elif room > pool.maximum // 2 + nbytes:
+            wanted = half - half % nbytes
+        else:
+            wanted = room - remainder_to_leave_locked(pool, room % nbytes, nbytes)
     elif wanted == 0:
         wanted = LEAST_CHUNK if pool.size < LEAST_CHUNK else MOST_CHUNK if pool.size > MOST_CHUNK else pool.size
     wanted = rounded(wanted)
     return nbytes if nbytes > wanted else wanted if wanted < room else room
+
+
+cdef size_t remainder_to_leave_locked(PoolState* pool, size_t remainder, size_t nbytes) noexcept nogil:
+    """The remainder that the last chunk leaves of the room: all, if that makes room for one more request together with
+    idle chunks that are too small for it, which are returned when the pool is out of memory."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef size_t idle = 0, i
+    for i in range(pool.chunks.size()):
+        if pool.chunks[i].in_use == 0 and pool.chunks[i].nbytes < nbytes:
+            idle += pool.chunks[i].nbytes
+    return remainder if idle + remainder >= nbytes else 0
 
 
 cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* resource_block) noexcept nogil:
