@@ -121,7 +121,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         are in use at a time, waits are as few as without a maximum; with less, memory counts more than waits.
     chunk_size : int or str, optional
         The least number of bytes by which the pool expands; a larger request gets a chunk of its own size.  By default
-        half of the maximum and then the rest, beside an initial chunk in multiples of the request; and without a maximum
+        half of the maximum and then the rest, beside an initial chunk in multiples of the request; without a maximum
         as much as the pool has, between 32 MiB and 1 GiB.
     stream_cache_size : int or str, optional
         The most freed bytes that each stream may keep for its own next allocations of the same sizes, which then take
