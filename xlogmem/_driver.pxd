@@ -19,7 +19,6 @@ cdef enum LockLevel:
 cdef struct Scope:
     # What `leave_context` has to restore.
     bint pushed
-    cy.CUcontext former         # set if `pushed`
 
 
 cdef cppclass EventPool:
