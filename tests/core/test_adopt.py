@@ -50,6 +50,27 @@ def test_adopted_memory_is_used_like_a_block_and_its_owner_is_held():
     assert runtime.find_block(ptr) is None
 
 
+@pytest.mark.parametrize("untracked", [False, True])
+def test_host_memory_is_refused(untracked):
+    """Page-locked, so that the device reaches it; nothing would order the host.  Managed memory is taken."""
+    runtime = DeviceRuntime()
+    ptr = int(check(cuda.cuMemHostAlloc(NBYTES, 0)))
+    array = type("Array", (), {"__cuda_array_interface__": {
+        "version": 3, "shape": (NBYTES,), "typestr": "|u1", "data": (ptr, False), "stream": None}})()
+    with pytest.raises((TypeError, StreamMisuseError), match=r"host memory|is not memory of"):
+        if untracked:
+            use(runtime.acquire_stream(), read=array, untracked="adopt", runtime=runtime).preflight()
+        else:
+            runtime.adopt(ptr, NBYTES)
+    with pytest.raises(TypeError, match="host memory"):
+        runtime.adopt(array)
+    assert runtime.find_block(ptr) is None
+    check(cuda.cuMemFreeHost(ptr))
+    managed = int(check(cuda.cuMemAllocManaged(NBYTES, 1)))
+    runtime.adopt(managed, NBYTES).free()
+    check(cuda.cuMemFree(managed))
+
+
 def test_dropping_the_handle_releases_the_owner():
     runtime = DeviceRuntime()
     owner = Owner()

@@ -8,10 +8,17 @@ from four_streams import READ, WRITE
 
 from xlogmem import (
     Access,
+    AsyncMemoryResource,
     BlockState,
     DeviceRuntime,
     DeviceState,
+    DirectMemoryResource,
+    GuardResourceAdaptor,
     LaunchRecorder,
+    LimitingResourceAdaptor,
+    OutOfBudgetError,
+    OutOfDeviceMemoryError,
+    PoolMemoryResource,
     StreamMisuseError,
     UseAfterFreeError,
     use,
@@ -51,6 +58,64 @@ def test_work_on_a_capturing_stream_is_refused(driver):
     with use(T, read=block):
         pass
     block.free()
+
+
+@pytest.mark.parametrize("policy", ["adaptive", "precise", "lazy"])
+@pytest.mark.parametrize("resource", [
+    AsyncMemoryResource, PoolMemoryResource, DirectMemoryResource,
+    lambda: GuardResourceAdaptor(AsyncMemoryResource()), lambda: LimitingResourceAdaptor(AsyncMemoryResource(), 4096)])
+def test_a_reap_that_does_not_wait_raises_for_no_capture(driver, resource, policy):
+    """The stream captures that freed memory, or a blocking stream does, so that the legacy stream may not be used."""
+    runtime = DeviceRuntime(resource=resource(), policy=policy)
+    S, T = runtime.acquire_stream(), runtime.acquire_stream()
+    blocking = check(cuda.cuStreamCreate(0))
+    runtime.allocate(1024, S).free(T)
+    runtime.allocate(1024, S).free(runtime.register_stream(1))
+    for stream in (T.handle, blocking):
+        for mode in (RELAXED, GLOBAL):
+            check(cuda.cuStreamBeginCapture(stream, mode))
+            runtime.reap_pending(blocking=False)
+            check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(stream))))
+    runtime.reap_pending(blocking=False)
+    runtime.reap_pending()
+    assert runtime.pending_bytes == 0
+    check(cuda.cuStreamDestroy(blocking))
+
+
+def test_an_allocation_without_memory_leaves_no_capture_to_the_next_reap(driver):
+    """To make room, it has waited for the frees on all streams that do not capture."""
+    runtime = DeviceRuntime(resource=LimitingResourceAdaptor(AsyncMemoryResource(), 4096))
+    S, T = runtime.acquire_stream(), runtime.acquire_stream()
+    runtime.allocate(4096, S).free(T)
+    with Capture(T):
+        with pytest.raises(OutOfBudgetError):
+            runtime.allocate(4096, S)
+        runtime.reap_pending(blocking=False)
+    runtime.allocate(4096, S).free()
+
+
+def test_a_capture_that_begins_beside_the_record_of_a_poll_is_no_failure(driver):
+    """The driver refuses the legacy stream from then on, and the query before the record has not seen it."""
+    runtime = DeviceRuntime()
+    runtime.allocate(1024, runtime.acquire_stream()).free(runtime.register_stream(1))
+    blocking = check(cuda.cuStreamCreate(0))
+    driver.on_call("cuEventRecord", lambda: check(cuda.cuStreamBeginCapture(blocking, RELAXED)))
+    runtime.reap_pending(blocking=False)
+    cuda.cuStreamEndCapture(blocking)
+    check(cuda.cuStreamDestroy(blocking))
+    runtime.reap_pending()
+
+
+def test_a_pool_whose_memory_a_capturing_stream_has_used_is_out_of_memory(driver):
+    pool = PoolMemoryResource(initial_pool_size=1 << 20, maximum_pool_size=1 << 20)
+    runtime = DeviceRuntime(resource=pool)
+    S, T = runtime.acquire_stream(), runtime.acquire_stream()
+    runtime.allocate(1 << 20, S).free()
+    with Capture(S):
+        with pytest.raises(OutOfDeviceMemoryError, match=f"stream {S.id}, which used them, is capturing a graph"):
+            runtime.allocate(1 << 20, T)
+        runtime.reap_pending(blocking=False)
+    runtime.allocate(1 << 20, T).free()
 
 
 def test_a_stream_that_has_joined_a_capture_is_refused_too(driver):

@@ -21,6 +21,7 @@ from xlogmem import (
     DriverError,
     LaunchRecorder,
     StreamMisuseError,
+    UseAfterFreeError,
     disable_peer_access,
     enable_peer_access,
     use,
@@ -28,6 +29,7 @@ from xlogmem import (
 from xlogmem._driver import device_count, forget_context
 from xlogmem.sim.kernels import check
 
+UNKNOWN = 999                                           # a CUresult that does not lose the device
 pytestmark = [pytest.mark.simulator, pytest.mark.skipif(device_count() < 2, reason="needs two devices")]
 
 
@@ -178,6 +180,36 @@ def test_access_that_ends_during_a_use_is_queried_again(devices, driver):
     disable_peer_access(1, 0)
     with pytest.raises(StreamMisuseError, match="has no access"):
         use(T, read=a).preflight()
+
+
+@pytest.mark.parametrize("pops", [1, 2])
+@pytest.mark.parametrize("nth", [1, 2, 3, 4])
+def test_a_context_that_cannot_be_popped_is_left_all_the_same(devices, driver, nth, pops):
+    """Else the calls that follow create events in the context of the other device, and these events are kept."""
+    x = devices()
+    X = stream_of(1)
+    remote = x.runtimes[1].register_stream(X)
+
+    def use_remotely(a) -> None:
+        with use(remote, read=a):
+            pass
+
+    for call in (use_remotely, lambda a: a.free(remote), lambda _: x.runtimes[0].reap_pending(),
+                 lambda _: x.allocate(0).free()):
+        a = x.allocate(0)
+        use_remotely(a)
+        before = int(check(cuda.cuCtxGetCurrent()))
+        for number in range(pops):
+            driver.fail("cuCtxPopCurrent", nth + number, UNKNOWN)
+        with contextlib.suppress(DriverError):
+            call(a)
+        assert int(check(cuda.cuCtxGetCurrent())) == before
+        driver.reset()
+        with contextlib.suppress(UseAfterFreeError):
+            a.free()
+        x.runtimes[0].reap_pending()
+    x.runtimes[1].unregister_stream(remote)
+    destroy(X)
 
 
 def test_a_discipline_that_another_threads_use_keeps_back(devices, driver):

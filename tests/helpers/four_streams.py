@@ -118,8 +118,8 @@ class FourStreams:
 
 # Driver calls that change nothing, and those around every call of ours.
 QUERIES = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuGetErrorName",
-           "cuGetErrorString", "cuStreamGetCtx", "cuStreamGetFlags", "cuStreamGetId", "cuStreamIsCapturing",
-           "cuThreadExchangeStreamCaptureMode"}
+           "cuGetErrorString", "cuPointerGetAttribute", "cuStreamGetCtx", "cuStreamGetFlags", "cuStreamGetId",
+           "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode"}
 
 
 @contextlib.contextmanager

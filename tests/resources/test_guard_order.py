@@ -92,6 +92,40 @@ def test_contents_survive_a_free_that_fails(driver):
     assert guard.quarantined_blocks == 0
 
 
+def fail_records(driver, count):
+    for number in range(1, count + 1):
+        driver.fail("cuEventRecord", nth=number, code=999)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(("poison", "poison_fails"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("records", [0, 1, 2])
+def test_a_free_that_fails_leaves_nothing_unordered(driver, poison, poison_fails, records):
+    """The free is tried on another stream.  What it has queued there reads the memory, and upstream may hand that out
+    again: the next free waits, or the memory never leaves.  `records` of the events behind it fail as well."""
+    guard = GuardResourceAdaptor(AsyncMemoryResource(), poison=poison, quarantine_bytes=0)
+    runtime = DeviceRuntime(resource=guard)
+    S, T = runtime.acquire_stream(), runtime.acquire_stream()
+    driver.set_policy("min")
+    block = runtime.allocate(1024, S)
+    ptr = block.ptr
+    if poison_fails:
+        driver.fail("cuLaunchKernel", nth=2, code=999)
+    driver.on_call("cuLaunchKernel", lambda: fail_records(driver, records))
+    try:
+        block.free(T)
+    except DriverError:
+        block.free()
+    runtime.reap_pending()
+    guard.trim()
+    assert guard.quarantined_blocks == (records == 2)
+    assert not driver.races()
+    assert guard.check() == []
+    check(cuda.cuCtxSynchronize())
+    if records == 2:
+        check(cuda.cuMemFreeAsync(ptr - guard.canary, 0))
+
+
 @pytest.mark.simulator
 def test_the_host_does_not_wait(driver):
     guard = GuardResourceAdaptor(AsyncMemoryResource(), quarantine_bytes=4096)

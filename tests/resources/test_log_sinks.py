@@ -164,12 +164,34 @@ def test_half_a_row_is_taken_out_of_the_file(tmp_path, monkeypatch):
 
     file = sink.file
     sink.file = Filling(file)
-    with pytest.raises(OSError, match="No space"):
-        sink.write(b"1,2,3\n")
+    refused, error = sink.write(b"1,2,3\n")
+    assert (refused, error.errno) == (1, 28)
     sink.file = file
-    sink.write(b"4,5,6\n")
+    assert sink.write(b"4,5,6\n") == (0, None)
+    sink.file = Filling(file)
+    sink.file.room = 15                                 # the rows that were written whole stay, and are not dropped
+    refused, error = sink.write(b"7,8,9\n" * 5)
+    assert (refused, error.errno) == (3, 28)
+    sink.file = file
     sink.close()
-    assert (tmp_path / "log.csv").read_bytes() == sinks.HEADER + b"4,5,6\n"
+    assert (tmp_path / "log.csv").read_bytes() == sinks.HEADER + b"4,5,6\n" + 2 * b"7,8,9\n"
+
+
+def test_a_text_file_is_charged_for_the_rows_alone_that_it_refuses():
+    """Of a batch it takes the others."""
+    class Choosy(io.StringIO):
+        def write(self, text):
+            if "refused" in text:
+                raise ValueError(text)
+            return super().write(text)
+
+    file = Choosy()
+    log = LoggingResourceAdaptor(AsyncMemoryResource(), file)
+    runtime = DeviceRuntime(resource=log)
+    for tag in ("taken", "refused", "taken", None):
+        runtime.allocate(256, tag=tag).free()
+    assert log.flush() == 2
+    assert len(file.getvalue().splitlines()) == 6
 
 
 # ---------------------------------------------------------------------------------------------- kinds of sinks

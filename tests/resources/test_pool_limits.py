@@ -6,6 +6,7 @@ import itertools
 import re
 
 import pytest
+from cuda.bindings import driver as cuda
 from pools import GRAIN, HALF, QUARTER, WHOLE, Counted, simulated
 
 from xlogmem import (
@@ -19,6 +20,7 @@ from xlogmem import (
     StreamMisuseError,
     StreamPool,
 )
+from xlogmem.sim.kernels import check
 
 
 def test_sizes_and_addresses_are_multiples_of_256():
@@ -242,6 +244,39 @@ def test_under_a_maximum_it_takes_half_and_then_the_rest():
     blocks = [runtime.allocate(100_000) for _ in range(10)]
     assert upstream.requests == [1 << 19, 1 << 19]
     assert len(blocks) == 10
+
+
+@pytest.mark.parametrize(("initial", "size", "count"), [
+    (0, 8, 8), (1, 8, 8), (2, 8, 8), (7, 8, 8), (8, 8, 8), (64, 8, 8), (2, 16, 4), (20, 16, 3), (1, 9, 7),
+    (2, 30, 2), (1, 64, 1), (5, 33, 1)])
+def test_a_pool_with_an_initial_size_reaches_its_maximum(initial, size, count):
+    """As many blocks of one size as fit into the maximum, or beside what the initial chunk has left of itself."""
+    runtime = DeviceRuntime(resource=PoolMemoryResource(Counted(), initial_pool_size=initial << 10,
+                                                        maximum_pool_size=64 << 10))
+    blocks = [runtime.allocate(size << 10) for _ in range(count)]
+    with pytest.raises(OutOfDeviceMemoryError):
+        runtime.allocate(size << 10)
+    assert len(blocks) == count
+
+
+class Pinned(DeviceMemoryResource):
+    """Host memory that the device reaches."""
+
+    order = "host"
+
+    def allocate(self, nbytes, stream):
+        return int(check(cuda.cuMemHostAlloc(nbytes, 0)))
+
+    def deallocate(self, ptr, nbytes, stream):
+        check(cuda.cuMemFreeHost(ptr))
+
+
+@pytest.mark.parametrize("initial", [None, 1 << 16])
+def test_host_memory_is_no_memory_of_a_pool(initial):
+    """The next owner's host would write while a copy of the former owner reads.  Without a pool the host waits."""
+    with pytest.raises(DriverError, match=r"host memory at 0x.*give the resource to a runtime without a pool"):
+        DeviceRuntime(resource=PoolMemoryResource(Pinned(), initial_pool_size=initial)).allocate(4096)
+    DeviceRuntime(resource=Pinned()).allocate(4096).free()
 
 
 @pytest.mark.simulator

@@ -257,6 +257,33 @@ def test_no_lock_is_held_while_dead_streams_are_queried(four, driver):
     assert len(others) == 3
 
 
+@pytest.mark.simulator
+@pytest.mark.parametrize("role", ["home", "user", "named", "launch"])
+@pytest.mark.parametrize("resource", [AsyncMemoryResource, DirectMemoryResource])
+def test_a_call_that_needs_a_destroyed_stream_says_how_to_go_on(four, driver, role, resource):
+    """Its owner lives, so it counts as alive.  What the message says helps."""
+    x = four(resource=resource(), policy="lazy")
+    owner, stream = foreign(x)
+    block = x.alloc(stream if role == "home" else x.S)
+    if role == "user":
+        x.use(stream, (block, READ))
+    handle = owner.handle
+    check(cuda.cuStreamDestroy(handle))
+    owner.stream = None
+    calls = {"home": block.free, "user": lambda: block.free(x.T), "named": lambda: block.free(stream),
+             "launch": lambda: x.prepare(stream, (block, READ))}
+    said = f"stream {handle:#x} was destroyed: .*INVALID_HANDLE.*unregister_stream"
+    with pytest.raises(DriverError, match=said) as raised:
+        calls[role]()
+    assert (raised.value.call, raised.value.name) == ("cuStreamIsCapturing", "CUDA_ERROR_INVALID_HANDLE")
+    assert block.state is BlockState.LIVE
+    x.runtime.unregister_stream(handle)
+    block.free()
+    x.runtime.reap_pending()
+    assert driver.races() == ["DEAD STREAM: cuStreamIsCapturing was called with the handle of a destroyed stream"]
+    driver.reset()
+
+
 # ---------------------------------------------------------------------------------------------- bare handles
 @pytest.mark.simulator
 @pytest.mark.parametrize("policy", ["lazy", "precise", "adaptive"])

@@ -14,6 +14,7 @@ cdef enum FailureKind:
     SOURCE_IS_CAPTURING         # stream: one that the work would have to wait for
     STREAM_IS_ELSEWHERE         # stream (its handle): it is on another device, or in another context
     STREAM_IS_DEAD              # stream: it was unregistered
+    STREAM_IS_GONE              # stream (its handle), code, call: it was destroyed, and is still registered
     NEEDS_CONTEXT_SYNC          # the host would have to wait for the whole context where it must not
     STREAM_IS_IN_USE            # stream: windows are open on it, or calls are in flight
     BLOCK_IS_STALE              # generation, argument: it was freed
@@ -59,6 +60,7 @@ cdef struct Failure:
 
 # Each of these functions fills in a failure and returns 1.
 cdef int fail_stream(Failure* failure, FailureKind kind, uint64_t stream) noexcept nogil
+cdef int fail_gone(Failure* failure, uint64_t handle) noexcept nogil
 cdef int fail_block(Failure* failure, FailureKind kind, uint64_t generation, size_t argument) noexcept nogil
 cdef int fail_resource(Failure* failure, cy.CUresult code) noexcept nogil
 cdef int keep_exception(Failure* failure, object exception) except -1

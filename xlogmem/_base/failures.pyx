@@ -40,6 +40,8 @@ cdef dict ADVICE = {
                          "first",
     SOURCE_IS_CAPTURING: ": an event recorded there would belong to the graph. End that capture first",
     STREAM_IS_DEAD: ": register it again",
+    STREAM_IS_GONE: ". Pass its handle to unregister_stream() of the runtime, then make this call again, on a stream "
+                    "that exists",
     NEEDS_CONTEXT_SYNC: ". Call reap_pending(), which may wait for it",
     STREAM_IS_IN_USE: ": a launch is prepared on it and not filed yet, or a call is in flight",
     BLOCK_IS_AWAITED: ". Let that one be first, or use on_conflict='wait'",
@@ -64,6 +66,13 @@ cdef void put_back(UnderWay* exception) noexcept:
 cdef int fail_stream(Failure* failure, FailureKind kind, uint64_t stream) noexcept nogil:
     failure.kind = kind
     failure.stream = stream
+    return 1
+
+
+cdef int fail_gone(Failure* failure, uint64_t handle) noexcept nogil:
+    """Complete the failure of a query of a registered stream, if the driver does not know its handle any more."""
+    if failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_INVALID_HANDLE:
+        fail_stream(failure, STREAM_IS_GONE, handle)
     return 1
 
 
@@ -196,6 +205,9 @@ cdef void write_sentence(Failure* failure, char* text, size_t size) noexcept nog
                  <unsigned long long>failure.stream)
     elif failure.kind == STREAM_IS_DEAD:
         snprintf(text, size, "stream %llu was unregistered", <unsigned long long>failure.stream)
+    elif failure.kind == STREAM_IS_GONE:
+        snprintf(text, size, "stream %#llx was destroyed: %s gave CUDA_ERROR_INVALID_HANDLE",
+                 <unsigned long long>failure.stream, failure.call)
     elif failure.kind == STREAM_IS_IN_USE:
         snprintf(text, size, "stream %llu is in use", <unsigned long long>failure.stream)
     elif failure.kind == OUT_OF_BUDGET:
@@ -353,7 +365,7 @@ cdef object class_of(Failure* failure):
         return DeviceLostError
     if is_out_of_memory(failure):
         return OutOfDeviceMemoryError
-    if failure.kind in (DRIVER_FAILED, RESOURCE_FAILED, PROCESS_WAS_FORKED):
+    if failure.kind in (DRIVER_FAILED, RESOURCE_FAILED, PROCESS_WAS_FORKED, STREAM_IS_GONE):
         return DriverError
     if failure.kind == BLOCK_IS_STALE:
         return UseAfterFreeError
@@ -362,7 +374,7 @@ cdef object class_of(Failure* failure):
 
 cdef object exception_of(Failure* failure, str message):
     kind = class_of(failure)
-    if failure.kind == DRIVER_FAILED:
+    if failure.kind in (DRIVER_FAILED, STREAM_IS_GONE):
         return kind(message, call=failure.call.decode(), code=int(failure.code), name=error_name(failure.code)[0])
     if failure.kind == RESOURCE_FAILED:
         return kind(message, code=int(failure.code))

@@ -12,7 +12,7 @@ from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t
 from xlogmem._base.units import parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport peek, unlikely
-from xlogmem._base.failures cimport BLOCK_IS_CONTESTED, PYTHON_RAISED
+from xlogmem._base.failures cimport BLOCK_IS_CONTESTED, LOST, PYTHON_RAISED
 from xlogmem._base.labels cimport Label, label_of_stack, label_of_tag, release, stack_for
 from xlogmem._core cimport (
     DONE,
@@ -33,6 +33,7 @@ from xlogmem._core cimport (
     free_into_cache,
     keep_stack_of_free,
 )
+from xlogmem._driver cimport is_host_memory
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._order cimport StreamState
 from xlogmem.resources.base cimport Allocation, start_call_on
@@ -250,6 +251,22 @@ cdef int adopt_after_ended(Core core, Range* memory, Found* found, Failure* fail
 
 
 cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
+    """Adopt a range of memory, unless the driver knows it as host memory."""
+    cdef uint64_t address
+    cdef bint on_host
+    ptr = PyNumber_Index(ptr)
+    if 0 < ptr <= UINT64_MAX and not core.state.marks.load() & LOST:
+        address = ptr
+        with nogil:
+            on_host = is_host_memory(address)
+        if on_host:
+            raise TypeError(f"adopt: {ptr:#x} is an address of host memory: xlogmem orders streams, and the host reads "
+                            "and writes that memory by itself. Name the device memory that it is copied to or from, "
+                            "and synchronize before the host uses it again")
+    return adopt_device_range(core, ptr, nbytes, stream, owner, tag)
+
+
+cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
     cdef Range memory
     cdef Found found
     cdef Failure failure

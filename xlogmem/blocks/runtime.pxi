@@ -151,7 +151,8 @@ cdef class Runtime(Core):
         Raises
         ------
         TypeError, ValueError
-            The argument is host memory, or no memory, or a range that makes no sense; or its size is not known.
+            The argument is host memory (page-locked memory too, also by its address), or no memory, or a range that
+            makes no sense; or its size is not known.
         StreamMisuseError
             The range overlaps a tracked block in part, or is on another device.  If one of several is refused, the ones
             adopted before it are released again.
@@ -183,6 +184,9 @@ cdef class Runtime(Core):
             A wait for a stream failed, or a free inside another call failed and still does.  Every stream was visited;
             whatever failed stays pending, and the next call tries it again.  Further failures are notes of the
             exception.
+        StreamMisuseError
+            The call is blocking, and a stream on which blocks were freed is capturing a graph.  The bytes of these
+            frees stay pending until the capture has ended, and other calls do not report that.
 
         Notes
         -----

@@ -6,7 +6,7 @@
 # right at every moment.
 
 from xlogmem._base.cpp cimport check, unlikely
-from xlogmem._base.failures cimport LOST, NEEDS_CONTEXT_SYNC, NO_FAILURE
+from xlogmem._base.failures cimport LOST, NEEDS_CONTEXT_SYNC, NO_FAILURE, SOURCE_IS_CAPTURING
 from xlogmem._base.index cimport NO_STREAM, Tracked, floor_of, next_above
 from xlogmem._driver cimport Scope, enter_context, leave_context
 from xlogmem._order cimport (
@@ -168,7 +168,8 @@ cdef int reap_guard(CoreState* core, bint blocking, vector[Failure]* failures) e
 
 cdef int reap_stream_unlocks(CoreState* core, StreamState* home, Reaping how, Failure* failure) except -1 nogil:
     """Order the host after the frees of the stream: wait for the newest, or poll from the oldest on.  LOOK polls only
-    positions that a fence covers: recording a fence would wait for a full queue."""
+    positions that a fence covers: recording a fence would wait for a full queue.  On a stream that captures no fence
+    can be recorded: a poll sees nothing complete there, and a wait fails."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t oldest
     if how != LOOK:
@@ -180,7 +181,7 @@ cdef int reap_stream_unlocks(CoreState* core, StreamState* home, Reaping how, Fa
         if how == LOOK and fence_to_see(home, oldest) == NULL:
             break
         if poll_unlocks(core.order, home, oldest, failure):
-            return 1
+            return failure.kind != SOURCE_IS_CAPTURING
         if not is_ordered_after_locked(core.order, NULL, home, oldest):
             break
         release_seen_locked(core, home)

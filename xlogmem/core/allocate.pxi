@@ -18,6 +18,7 @@ from xlogmem._base.failures cimport (
     fail_stream,
     format_failure,
     is_out_of_memory,
+    is_put_off,
 )
 from xlogmem._base.index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
 from xlogmem._base.labels cimport held
@@ -211,8 +212,9 @@ cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* fail
     core.order.lock.lock()
     drop_exception_locked(core, failure)
     for i in range(failures.size()):                    # raised by the next reap
-        keep_unreported_locked(core, &failures[i])
-        core.unreported = True
+        if not is_put_off(&failures[i]):
+            keep_unreported_locked(core, &failures[i])
+            core.unreported = True
     core.order.lock.unlock()
     failed = 0
     if core.resource.frontiers != NULL:

@@ -15,6 +15,7 @@
 from cuda.bindings cimport cydriver as cy
 
 from xlogmem._base.cpp cimport unlikely
+from xlogmem._base.failures cimport fail_gone
 from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context, process_was_forked, stream_is_capturing
 from xlogmem.resources.base cimport FrontierTable
 
@@ -43,6 +44,7 @@ cdef int query_at_once(CoreState* core, StreamState* stream, Failure* failure) e
     if stream_is_capturing(stream.handle, &capturing, failure):
         if wants_context(failure) or stream.context != NULL:
             return NOT_AT_ONCE
+        fail_gone(failure, <uint64_t>stream.handle)
         mark_lost_if_sticky(core, 1, failure)
         return REFUSED
     return NOT_AT_ONCE if capturing else DONE

@@ -5,7 +5,14 @@
 # of the launch can be freed, so the waits may be queued without the lock.
 
 from xlogmem._base.cpp cimport check, make_new, unlikely
-from xlogmem._base.failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
+from xlogmem._base.failures cimport (
+    BLOCK_IS_STALE,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_DEAD,
+    fail_block,
+    fail_gone,
+    fail_stream,
+)
 from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context, stream_is_capturing
 from xlogmem._order cimport ALLOCATED, order_all_unlocks, refuse_capturing_sources_unlocks, stream_captures
 
@@ -51,7 +58,7 @@ cdef int refuse_stream(CoreState* core, StreamState* stream, Failure* failure) e
     if not stream.alive:
         return fail_stream(failure, STREAM_IS_DEAD, stream.number)
     if stream_captures(stream, &capturing, failure):
-        return 1
+        return fail_gone(failure, <uint64_t>stream.handle)
     if capturing:
         return fail_stream(failure, STREAM_IS_CAPTURING, stream.number)
     return 0

@@ -81,10 +81,14 @@ cdef int enter_context(cy.CUcontext context, Scope* scope, Failure* failure) exc
 
 
 cdef int leave_context(Scope* scope) except -1 nogil:
-    """Restore the context that was current before `enter_context`; do nothing in a child forked in between."""
+    """Restore the context that was current before `enter_context`; do nothing in a child forked in between.
+
+    If the pop fails, `cuCtxSetCurrent(NULL)` pops as well (CUDA driver API): else the next call would create events in
+    another context than that of the streams they are for.
+    """
     cdef cy.CUcontext popped
-    if scope.pushed and not process_was_forked():
-        cy.cuCtxPopCurrent(&popped)
+    if scope.pushed and not process_was_forked() and cy.cuCtxPopCurrent(&popped) != cy.CUDA_SUCCESS:
+        cy.cuCtxSetCurrent(NULL)
     return 0
 
 

@@ -70,6 +70,16 @@ cdef int pointer_device(cy.CUdeviceptr ptr, int* device_id, Failure* failure) ex
     return 0
 
 
+cdef bint is_host_memory(cy.CUdeviceptr ptr) except -1 nogil:
+    """True if the driver knows the memory, which is neither a device's nor managed.  May be called during a capture.
+    """
+    cdef unsigned int kind = 0, managed = 0
+    if (cy.cuPointerGetAttribute(&kind, cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr) != cy.CUDA_SUCCESS
+            or kind != <unsigned int>cy.CU_MEMORYTYPE_HOST):
+        return False
+    return cy.cuPointerGetAttribute(&managed, cy.CU_POINTER_ATTRIBUTE_IS_MANAGED, ptr) != cy.CUDA_SUCCESS or not managed
+
+
 cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil:
     """Get the CUDA pool that the memory was allocated from, NULL if there is none.  May be called during a capture."""
     if cy.cuPointerGetAttribute(pool, cy.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, ptr) != cy.CUDA_SUCCESS:

@@ -33,8 +33,8 @@ cdef int stream_device(cy.CUstream stream, int* device_id, Failure* failure) exc
     """Get the device of a stream.  The default streams (handles 0 to 2) are on the device of the current context, or on
     device 0 if no context is current."""
     cdef cy.CUcontext context = NULL
-    cdef cy.CUcontext popped
     cdef cy.CUdevice device = 0
+    cdef Scope scope
     cdef int failed
     if <size_t>stream <= 2:
         failed = _check(failure, "cuCtxGetCurrent", cy.cuCtxGetCurrent(&context))
@@ -43,10 +43,10 @@ cdef int stream_device(cy.CUstream stream, int* device_id, Failure* failure) exc
     if failed or context == NULL:
         device_id[0] = 0
         return failed
-    if _check(failure, "cuCtxPushCurrent", cy.cuCtxPushCurrent(context)):
+    if enter_context(context, &scope, failure):
         return 1
     failed = _check(failure, "cuCtxGetDevice", cy.cuCtxGetDevice(&device))
-    cy.cuCtxPopCurrent(&popped)
+    leave_context(&scope)
     device_id[0] = device
     return failed
 

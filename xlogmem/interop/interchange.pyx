@@ -24,7 +24,7 @@ from xlogmem._base.failures cimport Failure
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
 from xlogmem._driver cimport Scope, enter_context, leave_context, pointer_device
 from xlogmem._order cimport OrderState, advance, order_after_unlocks
-from xlogmem.blocks cimport Core, DeviceBlock
+from xlogmem.blocks cimport Core, DeviceBlock, adopt_device_range
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, new_buffer
 from xlogmem.launch cimport LaunchRecorder
@@ -116,7 +116,7 @@ cdef Buffer adopt(DeviceSnapshot device, ArrayLayout layout, object owner, Strea
     if layout.size == 0:
         return new_buffer(device, None, layout, None)
     try:
-        block = core.adopt(layout.start, layout.extent, producer, owner=owner)
+        block = adopt_device_range(core, layout.start, layout.extent, producer, owner, None)
     except DeviceLostError:
         device.refuse_stale()                           # its state may recover: say what became of the snapshot
         raise

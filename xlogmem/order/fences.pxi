@@ -8,7 +8,14 @@
 from libc.stdio cimport snprintf
 
 from xlogmem._base.cpp cimport check, larger, make_new, unlikely
-from xlogmem._base.failures cimport RESOURCE_FAILED, SOURCE_IS_CAPTURING, fail_stream, format_failure, is_sticky
+from xlogmem._base.failures cimport (
+    RESOURCE_FAILED,
+    SOURCE_IS_CAPTURING,
+    fail_gone,
+    fail_stream,
+    format_failure,
+    is_sticky,
+)
 from xlogmem._driver cimport (
     Scope,
     enter_context,
@@ -235,9 +242,19 @@ cdef inline int record_now(Fence* fence, StreamState* source, bint* capturing, F
     if fence.event == NULL and take_event(fence.events, &fence.event, failure):
         return 1
     if stream_is_capturing(source.handle, capturing, failure):
-        return 1
-    return not capturing[0] and (event_record(fence.event, source.handle, failure)
-                                 or stream_is_capturing(source.handle, capturing, failure))
+        return fail_gone(failure, <uint64_t>source.handle)
+    if capturing[0]:
+        return 0
+    if not event_record(fence.event, source.handle, failure):
+        return stream_is_capturing(source.handle, capturing, failure)
+    return not began_to_capture(source, capturing)
+
+
+cdef bint began_to_capture(StreamState* source, bint* capturing) except -1 nogil:
+    """True if a capture that began meanwhile is the reason of a refused record: the driver refuses the legacy stream
+    while a blocking stream captures."""
+    cdef Failure ignored
+    return not stream_is_capturing(source.handle, capturing, &ignored) and capturing[0]
 
 
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
@@ -262,6 +279,6 @@ cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, Fai
     failed = stream_captures(stream, &capturing, failure)
     order.lock.lock()
     end_driver_call(stream)
-    if failed or not capturing:
-        return failed
-    return fail_stream(failure, kind, stream.number)
+    if failed:
+        return fail_gone(failure, <uint64_t>stream.handle)
+    return fail_stream(failure, kind, stream.number) if capturing else 0

@@ -47,6 +47,7 @@ cdef cppclass Guarded:
     Label* freed_by
     void* resource_block        # of an upstream that keeps frontiers
     cy.CUevent event            # behind the newest fill; NULL: that is complete, or on the guard's own stream
+    bint check_is_left          # by a free that failed: the event is behind that check
     uint64_t freed_as           # the number of the free
     uint32_t slot
     uint32_t pins               # calls that enqueue work on it, or query its event, without the lock: it may not leave

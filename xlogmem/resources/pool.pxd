@@ -111,6 +111,7 @@ cdef cppclass PoolState:
     vector[Span*] spare             # `Span` objects to use again
     size_t size                     # bytes from upstream, those that are being requested included
     size_t maximum
+    size_t initial                  # bytes that it begins with
     size_t chunk_size               # bytes that it expands by, at least; 0: see `next_chunk_size_locked`
     size_t cache_size               # bytes that each stream may cache; `LARGEST_REQUEST`: see `set_cache_room_locked`
     size_t used                     # bytes handed out; with what streams have in caches
@@ -125,7 +126,6 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     cdef FrontierTable functions
     cdef readonly DeviceMemoryResource upstream
     cdef StreamPool stream_pool     # of the runtime that has the pool; it keeps the streams alive
-    cdef size_t initial
 
 
 cdef void read_figures_locked(PoolState* pool, PoolFigures* figures) noexcept nogil

@@ -112,8 +112,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     Parameters
     ----------
     upstream : DeviceMemoryResource, optional
-        The resource that provides chunks.  The default is an `AsyncMemoryResource` where the device has memory pools
-        and a `DirectMemoryResource` where it has none.
+        The resource that provides chunks, which may not be host memory.  The default is an `AsyncMemoryResource` where
+        the device has memory pools and a `DirectMemoryResource` where it has none.
     initial_pool_size : int or str, optional
         Bytes taken from upstream when a runtime takes the pool; by default none (RMM's takes half of the device).
     maximum_pool_size : int or str, optional
@@ -121,7 +121,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         are in use at a time, waits are as few as without a maximum; with less, memory counts more than waits.
     chunk_size : int or str, optional
         The least number of bytes by which the pool expands; a larger request gets a chunk of its own size.  By default
-        half of the maximum and then the rest, and without a maximum as much as the pool has, between 32 MiB and 1 GiB.
+        half of the maximum and then the rest, beside an initial chunk in multiples of the request; without a maximum
+        as much as the pool has, between 32 MiB and 1 GiB.
     stream_cache_size : int or str, optional
         The most freed bytes that each stream may keep for its own next allocations of the same sizes, which then take
         no lock of the runtime; 0 turns the caches off.  By default the streams share an eighth of the pool, 32 MiB at
@@ -174,7 +175,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.context = self.upstream.context
         self.state.upstream = &self.upstream.table
         self.state.maximum = maximum & ~(<size_t>ALIGNMENT - 1)
-        self.initial = min(rounded(initial), self.state.maximum)
+        self.state.initial = min(rounded(initial), self.state.maximum)
         self.state.chunk_size = rounded(chunk)
         self.state.ready = make_new[FreeList]()
         self.state.mixed = make_new[FreeList]()
@@ -218,17 +219,17 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.upstream.bind(stream_pool)
         self.stream_pool = stream_pool
         self.state.order = &stream_pool.ordering.state
-        if self.initial == 0:
+        if self.state.initial == 0:
             return 0
         with nogil:
             failed = enter_context(self.state.order.context, &scope, &failure)
             if not failed:
-                failed = preload(&self.state, self.initial, &failure)
+                failed = preload(&self.state, self.state.initial, &failure)
                 leave_context(&scope)
         if failed:
             self.stream_pool = None
             self.state.order = NULL
-            raise_failure(&failure, f"taking the first {self.initial} bytes of a pool from {self.upstream!r}")
+            raise_failure(&failure, f"taking the first {self.state.initial} bytes of a pool from {self.upstream!r}")
 
     cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1:
         raise StreamMisuseError(f"{type(self).__name__} does not support {method} (unsupported) by itself: its free "

@@ -141,7 +141,9 @@ class PathSink:
             if self.key:
                 _open_files[self.key] = self
         try:
-            self.write(HEADER if format == "rmm" else b"")
+            _, error = self.write(HEADER if format == "rmm" else b"")
+            if error is not None:
+                raise error
         except BaseException:
             self.close()
             raise
@@ -152,10 +154,11 @@ class PathSink:
         try:
             while left:
                 left = left[self.file.write(left) or 0:]
-        except OSError:
+        except OSError as error:
+            whole = content.rfind(b"\n", 0, len(content) - len(left)) + 1
             if self.key:                                # no half a row, so that the rows after it can be read
-                self.file.truncate(begin)
-            raise
+                self.file.truncate(begin + whole)
+            return content.count(b"\n", whole), error
         return 0, None
 
     def close(self) -> None:
@@ -211,16 +214,20 @@ class TextSink:
     is_ending: Callable[[], bool] | None = None
 
     def __init__(self, file: Any, format: str) -> None:
-        self.file, self.format = file, format
+        self.file, self.format, self.put = file, format, file.write
         if format == "rmm":
-            self.write(HEADER)
+            file.write(HEADER.decode())
+            self.flush()
 
     def write(self, content: bytes) -> Outcome:
-        self.file.write(content.decode())
+        outcome = put_each(self, (row + "\n" for row in rows_of(content)))
+        self.flush()
+        return outcome
+
+    def flush(self) -> None:
         flush = getattr(self.file, "flush", None)
         if flush is not None:
             flush()
-        return 0, None
 
     def close(self) -> None:
         pass
@@ -254,13 +261,18 @@ class Lines:
         self.format, self.put = format, put
 
     def write(self, content: bytes) -> Outcome:
-        return put_each(self, content.decode().split("\n")[:-1])
+        return put_each(self, rows_of(content))
 
     def close(self) -> None:
         pass
 
 
-def put_each(sink: Records | Lines, items: Iterable[Any]) -> Outcome:
+def rows_of(content: bytes) -> list[str]:
+    """The rows of a batch, without the ends of their lines."""
+    return content.decode().split("\n")[:-1]
+
+
+def put_each(sink: TextSink | Records | Lines, items: Iterable[Any]) -> Outcome:
     """One that is not taken does not keep the others back."""
     failed, first = 0, None
     for item in items:

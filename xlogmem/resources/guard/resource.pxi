@@ -15,11 +15,20 @@ from xlogmem._base.failures cimport (
     drop_exception,
     fail_resource,
     fail_stream,
+    is_sticky,
     put_back,
     set_aside,
 )
 from xlogmem._base.labels cimport Label, held, release
-from xlogmem._driver cimport event_record, give_event, relax_capture, restore_capture, stream_is_capturing, take_event
+from xlogmem._driver cimport (
+    event_record,
+    give_event,
+    relax_capture,
+    restore_capture,
+    stream_is_capturing,
+    stream_wait,
+    take_event,
+)
 from xlogmem.resources.base cimport Allocation
 
 
@@ -183,19 +192,28 @@ cdef Guarded* claim(GuardState* guard, Allocation* freed, Failure* failure) noex
 
 cdef int end_guarding(GuardState* guard, Guarded* memory, Allocation* freed, Failure* failure) except -1 nogil:
     """Queue a check of the canaries and then the poison, and record an event behind both.  Once the poison is queued
-    the contents are lost, so from this point on the free does not fail."""
+    the contents are lost, so from this point on the free does not fail.  If the poison cannot be queued, the free
+    fails, and the next free of the memory waits for the event behind the check."""
     cdef cy.CUstream stream = guard.stream if guard.on_host else freed.handle
-    if not guard.on_host and have_event(guard, memory, failure):
+    cdef int failed = 0
+    if not guard.on_host and (wait_for_left_check(memory, stream, failure) or have_event(guard, memory, failure)):
         return 1
     if check_part(guard, memory, CANARIES, stream, failure):
         return 1
     if guard.poisons:
-        if fill_part(guard, memory, INSIDE, FILL_FREED, stream, failure):
-            return 1
-        memory.is_poisoned = True
-    if not guard.on_host and event_record(memory.event, stream, failure):
-        return 0 if guard.poisons and record_or_keep(guard, memory, stream, failure) else 1
-    return 0
+        failed = fill_part(guard, memory, INSIDE, FILL_FREED, stream, failure)
+    memory.is_poisoned = guard.poisons and not failed
+    memory.check_is_left = failed
+    if guard.on_host or record_or_keep(guard, memory, stream):
+        return failed
+    return failed and is_sticky(failure)                # else it is freed: nothing can be ordered after the check
+
+
+cdef int wait_for_left_check(Guarded* memory, cy.CUstream stream, Failure* failure) except -1 nogil:
+    """Have the stream wait for the check that a free left which failed, unless the host has seen it complete."""
+    if not memory.check_is_left or memory.event == NULL:
+        return 0
+    return stream_wait(stream, memory.event, failure)
 
 
 cdef int have_event(GuardState* guard, Guarded* memory, Failure* failure) except -1 nogil:
@@ -210,16 +228,17 @@ cdef int have_event(GuardState* guard, Guarded* memory, Failure* failure) except
     return 0
 
 
-cdef bint record_or_keep(GuardState* guard, Guarded* memory, cy.CUstream stream, Failure* failure) except -1 nogil:
-    """Try again to record the event behind the poison.  If that fails too, nothing can be ordered after the poison, and
-    the memory never leaves the quarantine."""
-    drop_exception(failure)
-    if event_record(memory.event, stream, failure):
-        guard.lock.lock()
-        memory.pins += 1
-        memory.is_poisoned = False                      # nor compared after it
-        guard.lock.unlock()
-    return True
+cdef bint record_or_keep(GuardState* guard, Guarded* memory, cy.CUstream stream) except -1 nogil:
+    """Record the event behind what is queued.  If that fails twice, nothing can be ordered after it, and the memory
+    never leaves the quarantine: the result is False."""
+    cdef Failure ignored
+    if not event_record(memory.event, stream, &ignored) or not event_record(memory.event, stream, &ignored):
+        return True
+    guard.lock.lock()
+    memory.pins += 1
+    memory.is_poisoned = False                          # nor compared after it
+    guard.lock.unlock()
+    return False
 
 
 cdef int tidy(GuardState* guard) except -1 nogil:

@@ -18,6 +18,7 @@ from xlogmem._base.failures cimport (
     fail_resource,
     is_out_of_memory,
 )
+from xlogmem._driver cimport is_host_memory
 from xlogmem._order cimport StreamState, advance, fence_now_unlocks, is_unowned
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, ResourceTable, settle, start_call_on
 
@@ -26,17 +27,35 @@ cdef size_t next_chunk_size_locked(PoolState* pool, size_t nbytes) noexcept nogi
     """Return the size of the next chunk: at least `nbytes`, and not more than the maximum leaves.
 
     Without a `chunk_size` the chunk is as large as the pool, within limits.  With a maximum it is half of the maximum,
-    and then the rest: few large chunks, because no span can reach from one chunk into another.
+    and then the rest: few large chunks, because no span can reach from one chunk into another.  Beside an initial chunk
+    it is half of the room, as a multiple of the request, so that requests of one size leave no remainder in it.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t room = pool.maximum - pool.size
+    cdef size_t half = room // 2 & ~(<size_t>ALIGNMENT - 1)
     cdef size_t wanted = pool.chunk_size
     if wanted == 0 and pool.maximum < LARGEST_REQUEST:
-        wanted = room // 2 & ~(<size_t>ALIGNMENT - 1) if room > pool.maximum // 2 else room
+        if pool.initial == 0:
+            wanted = half if room > pool.maximum // 2 else room
+        elif room > pool.maximum // 2 + nbytes:
+            wanted = half - half % nbytes
+        else:
+            wanted = room - remainder_to_leave_locked(pool, room % nbytes, nbytes)
     elif wanted == 0:
         wanted = LEAST_CHUNK if pool.size < LEAST_CHUNK else MOST_CHUNK if pool.size > MOST_CHUNK else pool.size
     wanted = rounded(wanted)
     return nbytes if nbytes > wanted else wanted if wanted < room else room
+
+
+cdef size_t remainder_to_leave_locked(PoolState* pool, size_t remainder, size_t nbytes) noexcept nogil:
+    """The remainder that the last chunk leaves of the room: all, if that makes room for one more request together with
+    idle chunks that are too small for it, which are returned when the pool is out of memory."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef size_t idle = 0, i
+    for i in range(pool.chunks.size()):
+        if pool.chunks[i].in_use == 0 and pool.chunks[i].nbytes < nbytes:
+            idle += pool.chunks[i].nbytes
+    return remainder if idle + remainder >= nbytes else 0
 
 
 cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* resource_block) noexcept nogil:
@@ -54,16 +73,25 @@ cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* 
     return chunk.first
 
 
-cdef int refuse_misaligned(PoolState* pool, Allocation* chunk, Failure* failure) except -1 nogil:
-    """Return memory to upstream that the pool cannot use.  Called without the lock."""
+cdef int refuse_useless(PoolState* pool, Allocation* chunk, Failure* failure) except -1 nogil:
+    """Return memory to upstream that the pool cannot use: it is not aligned, or it is host memory, which the next
+    owner's host would use before the former owner's stream is done.  Called without the lock."""
+    cdef bint on_host = is_host_memory(chunk.ptr)
     cdef Failure ignored
+    if chunk.ptr % ALIGNMENT == 0 and not on_host:
+        return 0
     if pool.upstream.deallocate(pool.upstream.self, chunk, &ignored):
         drop_exception(&ignored)
     else:
         settle(pool.upstream, chunk.nbytes)
-    snprintf(failure.text, sizeof(failure.text),
-             "upstream of the pool returned memory at %#llx, which is not aligned to %d bytes",
-             <unsigned long long>chunk.ptr, <int>ALIGNMENT)
+    if on_host:
+        snprintf(failure.text, sizeof(failure.text),
+                 "upstream of the pool returned host memory at %#llx, and no free into a pool waits for the host: give "
+                 "the resource to a runtime without a pool", <unsigned long long>chunk.ptr)
+    else:
+        snprintf(failure.text, sizeof(failure.text),
+                 "upstream of the pool returned memory at %#llx, which is not aligned to %d bytes",
+                 <unsigned long long>chunk.ptr, <int>ALIGNMENT)
     return fail_resource(failure, cy.CUDA_ERROR_UNKNOWN)
 
 
@@ -82,8 +110,8 @@ cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* 
     else:
         pool.order.lock.unlock()
         failed = upstream.allocate(upstream.self, &chunk, failure)
-        if not failed and chunk.ptr % ALIGNMENT:
-            failed = refuse_misaligned(pool, &chunk, failure)
+        if not failed:
+            failed = refuse_useless(pool, &chunk, failure)
         pool.order.lock.lock()
     end_call_upstream_locked(pool)
     if not failed:

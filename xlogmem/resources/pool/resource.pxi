@@ -5,6 +5,7 @@
 # pool expands.
 
 from libc.stdint cimport uint64_t
+from libc.stdio cimport snprintf
 
 from xlogmem._base.cpp cimport check, larger, vector
 from xlogmem._base.failures cimport NEEDS_CONTEXT_SYNC, OUT_OF_BUDGET, SOURCE_IS_CAPTURING, Failure, is_out_of_memory
@@ -74,6 +75,7 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
     cdef size_t nbytes = wanted.nbytes
     cdef Span* span
     cdef uint64_t moved
+    cdef bint captured
     check(pool.order.lock.held(), "the lock is held")
     if nbytes > LARGEST_REQUEST or rounded(nbytes) > pool.maximum:
         return fail_out_of_memory_locked(pool, nbytes, failure, "the pool may not grow so far (maximum_pool_size)")
@@ -86,11 +88,22 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
         moved = chunks_moved_locked(pool)
         if not find_and_wait_unlocks(pool, nbytes, stream, &span, failure):
             break
+        captured = failure.kind == SOURCE_IS_CAPTURING
+        if captured:
+            fail_captured_locked(pool, nbytes, failure)
         if not (is_out_of_memory(failure) and wait_for_calls_upstream_unlocks(pool, nbytes, moved)):
-            return advise_reap_unlocks(pool, nbytes, failure)
+            return 1 if captured else advise_reap_unlocks(pool, nbytes, failure)
         discard_failure_unlocks(pool, failure)
     hand_out_locked(pool, span, nbytes, wanted)
     return 0
+
+
+cdef int fail_captured_locked(PoolState* pool, size_t nbytes, Failure* failure) noexcept nogil:
+    """The pool is out of memory until the capture of a stream ends that the freed memory depends on."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef char[64] why
+    snprintf(why, sizeof(why), "stream %llu, which used them, is capturing a graph", <unsigned long long>failure.stream)
+    return fail_out_of_memory_locked(pool, nbytes, failure, why)
 
 
 cdef int advise_reap_unlocks(PoolState* pool, size_t nbytes, Failure* failure) except -1 nogil:
