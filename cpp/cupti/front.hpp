@@ -69,7 +69,7 @@ struct Extent {
     Side side = Side::Unknown;
 };
 
-enum class Form { Sync, Async };  // of a copy: without a stream, or on one
+enum class Form { Sync, Async, Attributes };  // of a copy: without a stream, on one, on one and with attributes
 
 struct Copy {
     Extent target, source;
