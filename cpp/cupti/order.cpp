@@ -91,7 +91,8 @@ void found_done(const Call& call, CUstream stream) {
     if (Stream* on = call.stream(stream)) call.wait_for(Clock(call.front.engine().queued(*on)));
 }
 void perhaps_done(const Call& call, CUstream stream) {
-    if (Stream* on = call.stream(stream)) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
+    Stream* on = call.stream(stream);
+    if (on && on->legacy) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
 }
 
 void add_streams(Calls& calls) {

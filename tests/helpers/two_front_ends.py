@@ -1,11 +1,11 @@
-"""One list of driver calls for both front ends of the check: the simulated driver makes each call, and the front end on a
-GPU gets the callbacks of the same call.  What they find has to be the same.
+"""One list of driver calls for both front ends of the check: the simulated driver makes each call, and the front end
+on a GPU gets the callbacks of the same call.  What they find has to be the same.
 
     python tests/helpers/two_front_ends.py LIBRARY SEED COUNT [CALL]
 
-runs programs in this process, and prints each on which they differ, in its fewest steps.  The front
-end on a GPU is not told of CALL.  Two differences are known, and no program has them: managed memory is a block on a GPU
-alone, and so is the work of a call that the driver refuses.
+runs programs in this process, and prints each on which they differ, in its fewest steps.  CALL is kept from the front
+end on a GPU.  No program has the known differences: managed memory is a block on a GPU alone; work of a call that the
+driver refuses counts on a GPU alone; the launch of a graph of nothing orders streams on a GPU alone.
 """
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from fabricated import BYTES, Data, Program, fresh, numbers, out, parameters_of, u32, u64
+from fabricated import BYTES, Data, Program, fresh, numbers, out, parameters_of, u32
 
 from xlogmem import sim
 
@@ -29,9 +29,10 @@ DEVICES = 2
 ROOM = ctypes.create_string_buffer(BYTES)
 PAGEABLE = ctypes.addressof(ROOM)
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
-WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fill": 22, "copy": 18, "download": 8,
-           "upload": 8, "on_host": 2, "record": 14, "wait": 14, "learn": 5, "synchronize_context": 1, "destroy_stream": 2,
-           "destroy_event": 2, "call_host": 1, "begin": 2, "end": 3, "launch": 4, "choose_device": 2}
+WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fill": 22, "copy": 18,
+           "download": 8, "upload": 8, "on_host": 2, "record": 14, "wait": 14, "learn": 5,
+           "synchronize_context": 1, "destroy_stream": 2, "destroy_event": 2, "call_host": 1, "begin": 2,
+           "end": 3, "launch": 4, "choose_device": 2}
 
 
 def steps_of(seed: int) -> list[Step]:
@@ -42,7 +43,7 @@ def steps_of(seed: int) -> list[Step]:
 
 
 class World(Program):
-    """A program that both see.  A front end to which `deaf` names a call is not told of it."""
+    """A program that both see.  The call that `deaf` names is kept from the front end on a GPU."""
 
     def __init__(self, library: str, seed: int, deaf: str = "") -> None:
         self.library, self.simulator, self.deaf = fresh(library), sim.install(), deaf
@@ -234,8 +235,8 @@ class World(Program):
     def wait(self, a: int, b: int, c: int) -> None:
         handle, device, _ = self.stream(a)
         # A capture takes no event from outside; with one of its own a stream joins it.
-        events = [event for event, _ in self.events if self.capture and self.recorded.get(event) == self.captures
-                  or handle not in self.members and not self.recorded.get(event)]
+        events = [event for event, _ in self.events if (self.capture and self.recorded.get(event) == self.captures)
+                  or (handle not in self.members and not self.recorded.get(event))]
         if events:
             event = events[b % len(events)]
             if self.do("cuStreamWaitEvent", device, hStream=handle, hEvent=event) and self.recorded.get(event):
