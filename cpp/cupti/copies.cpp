@@ -3,6 +3,9 @@
 //   - To pageable host memory, and from host to host: the copy is done, in the Async forms too.
 //   - The forms without a stream wait where the host's side is page-locked. From pageable memory they wait for work
 //     that was queued before them, and then until the bytes are staged; device to device, and fills, for nothing.
+//   - Of copies with attributes (cuMemcpyBatchAsync, cuMemcpyWithAttributesAsync) nothing is promised. On an H100 they
+//     return before the bytes have come to pageable memory, and they wait for work that was queued before them where
+//     they read pageable memory in stream order, or page-locked memory during the call.
 // A copy in the legacy default stream comes after what the devices whose memory it touches have queued in their legacy
 // and blocking streams, and before what they queue there afterwards (as two H200s with driver 13.0 do it).
 #include "calls.hpp"
@@ -32,7 +35,7 @@ enum class Wait { Nothing, Before, Copy };  // what the host knows afterwards: n
 
 Wait wait_of(const Call& call, const Copy& copy) {
     bool to_device = is_on_device(call, copy.target), from_device = is_on_device(call, copy.source);
-    if (to_device && from_device) return Wait::Nothing;
+    if (copy.form == Form::Attributes || (to_device && from_device)) return Wait::Nothing;
     if (!to_device && (!from_device || call.front.is_pageable(copy.target.begin))) return Wait::Copy;
     if (copy.form == Form::Async) return Wait::Nothing;
     return to_device && call.front.is_pageable(copy.source.begin) ? Wait::Before : Wait::Copy;
@@ -144,10 +147,22 @@ void copy_3d(const Call& call, const Parameters& c, CUstream stream, Form form) 
     call.copy({target, source, stream, form});
 }
 
+using Attributes = CUmemcpyAttributes;
+
+// `p` has a list of copies, and of their attributes.
 template <class Parameters>
 void copy_batch(const Call& call, const Parameters& p) {
+    auto* attributes = static_cast<const Attributes*>(p.attrs);
+    bool in_call = std::any_of(attributes, attributes + (attributes ? p.numAttrs : 0), [](const Attributes& one) {
+        return one.srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+    });
+    bool waits = std::any_of(p.srcs, p.srcs + p.count, [&](CUdeviceptr source) {
+        return !call.front.engine().find(source) && (in_call || call.front.is_pageable(source));
+    });
+    Stream* on = waits ? call.stream(p.hStream) : nullptr;
+    if (on && !on->capture) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
     for (std::size_t i = 0; i < p.count; i++)
-        copy_bytes(call, p.dsts[i], p.srcs[i], p.sizes[i], p.hStream, Form::Async);
+        copy_bytes(call, p.dsts[i], p.srcs[i], p.sizes[i], p.hStream, Form::Attributes);
 }
 
 void add_async_copies(Calls& calls) {
@@ -174,7 +189,10 @@ void add_async_copies(Calls& calls) {
     calls.before<newer::cuMemcpyWithAttributesAsync_params>(
         {"cuMemcpyWithAttributesAsync", newer::kMemcpyWithAttributesAsync, newer::kMemcpyWithAttributesAsyncPtsz},
         [](const Call& call, const newer::cuMemcpyWithAttributesAsync_params& p) {
-            copy_bytes(call, p.dst, p.src, p.size, p.hStream, Form::Async);
+            CUdeviceptr target = p.dst, source = p.src;
+            size_t bytes = p.size;
+            copy_batch(call,
+                       newer::cuMemcpyBatchAsync_params{&target, &source, &bytes, 1, p.attr, nullptr, 1, p.hStream});
         });
     for (auto entry : {ENTRIES(cuMemcpy3DBatchAsync, _ptsz), ENTRIES(cuMemBatchDecompressAsync, _ptsz)})
         calls.unseen(entry);

@@ -72,7 +72,7 @@ struct Extent {
 // Where memory is: on the device of the call's context, or perhaps elsewhere.
 enum class Home : u8 { Context, Unknown };
 
-enum class Form { Sync, Async };  // of a copy: without a stream, or on one
+enum class Form { Sync, Async, Attributes };  // of a copy: without a stream, on one, on one and with attributes
 
 struct Copy {
     Extent target, source;

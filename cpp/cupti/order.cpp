@@ -86,6 +86,15 @@ void wait_for(const Call& call, CUstream stream) {
     if (Stream* on = call.stream(stream)) call.wait_for(call.front.engine().queued_on(*on));
 }
 
+// A query of the legacy stream that succeeds promises nothing about the blocking streams, and a driver may wait for them.
+void found_done(const Call& call, CUstream stream) {
+    if (Stream* on = call.stream(stream)) call.wait_for(Clock(call.front.engine().queued(*on)));
+}
+void perhaps_done(const Call& call, CUstream stream) {
+    Stream* on = call.stream(stream);
+    if (on && on->legacy) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
+}
+
 void add_streams(Calls& calls) {
     AFTER(cuStreamCreate) { create(call, *p.phStream, p.Flags); });
     AFTER(cuStreamCreateWithPriority) { create(call, *p.phStream, p.flags); });
@@ -135,7 +144,8 @@ void add_host(Calls& calls) {
     BEFORE(cuEventElapsedTime) { wait_for_both(call, p.hStart, p.hEnd); });
     BEFORE(cuEventElapsedTime_v2) { wait_for_both(call, p.hStart, p.hEnd); });
     BEFORE_BOTH(cuStreamSynchronize, _ptsz) { wait_for(call, p.hStream); });
-    BEFORE_BOTH(cuStreamQuery, _ptsz) { wait_for(call, p.hStream); });
+    BEFORE_BOTH(cuStreamQuery, _ptsz) { found_done(call, p.hStream); });
+    AFTER_BOTH(cuStreamQuery, _ptsz) { perhaps_done(call, p.hStream); });
     calls.before<int>(ENTRY(cuCtxSynchronize), [](const Call& call, const int&) {
         call.wait_for(call.front.engine().queued_in(call.context()));
     });

@@ -24,7 +24,9 @@ CUresult query(Lock& lock, Stream* stream) {
     u64 sequence = stream->queued;
     if (!stream->reached(sequence)) poll(lock, stream);
     if (!stream->reached(sequence)) return CUDA_ERROR_NOT_READY;
+    // Of the blocking streams a query of the legacy stream promises nothing, and a driver may know of them too.
     host_learns(queued(stream));
+    driver().engine.host_may_learn(driver().engine.queued_on(*stream->order));
     trim_to_thresholds();
     return CUDA_SUCCESS;
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from copy_shapes import ARRAY, HOST, PITCH, planes, rows, words
-from fabricated import BYTES, LEGACY, NEWER, PAGEABLE, PINNED, A, B, Program, X, Y, scene, u64
+from fabricated import BYTES, LEGACY, NEWER, PAGEABLE, PINNED, A, B, Program, X, Y, scene, u32, u64
 
 
 def flat(**places: int) -> dict[str, Any]:
@@ -164,6 +164,42 @@ def a_copy_on_the_host_is_waited_for(p: Program, repaired: bool) -> None:
     source = PAGEABLE if repaired else Y
     p.call("cuMemcpyAsync", **flat(dst=PINNED, src=source, hStream=A))
     p.read(X, B)
+
+
+def with_attributes(entry: str, target: int, source: int, order: int) -> dict[str, Any]:
+    attributes = (u32 * 6)(order)                       # CUmemcpyAttributes
+    if "Batch" in entry:
+        return {"dsts": words(target), "srcs": words(source), "sizes": words(64), "count": 1, "attrs": attributes,
+                "numAttrs": 1, "attrsIdxs": words(0)}
+    return {"dst": target, "src": source, "size": 64, "attr": attributes}
+
+
+IN_STREAM_ORDER, DURING_THE_CALL = 1, 2                 # CUmemcpySrcAccessOrder
+
+
+for entry in ("cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", "cuMemcpyWithAttributesAsync"):
+    for host, where, order in ((PAGEABLE, "pageable", IN_STREAM_ORDER), (PINNED, "page-locked", DURING_THE_CALL)):
+        def the_host_does_not_wait(p: Program, repaired: bool, entry: str = entry, host: int = host) -> None:
+            p.fill(X, A)
+            p.call(entry, **with_attributes(entry, host, Y, IN_STREAM_ORDER), hStream=A)
+            if repaired:
+                p.synchronize(A)
+            p.read(X, B)
+
+        scene("certain write/read", name=f"{entry} to {where} memory is not waited for")(the_host_does_not_wait)
+
+        def the_host_may_wait(p: Program, repaired: bool, entry: str = entry, host: int = host,
+                              order: int = order) -> None:
+            """For what was queued before, and not for the copy."""
+            p.fill(X, A)
+            p.call(entry, **with_attributes(entry, Y, host, order), hStream=A)
+            if repaired:
+                p.synchronize(A)
+            p.read(X, B)
+            p.read(Y, B)
+
+        scene("certain write/read", "possible write/read",
+              name=f"{entry} from {where} memory may be waited for")(the_host_may_wait)
 
 
 @scene("certain write/read")

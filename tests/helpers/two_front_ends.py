@@ -1,0 +1,394 @@
+"""One list of driver calls for both front ends of the check: the simulated driver makes each call, and the front end
+on a GPU gets the callbacks of the same call.  What they find has to be the same.
+
+    python tests/helpers/two_front_ends.py LIBRARY SEED COUNT [CALL]
+
+runs programs in this process, and prints each on which they differ, in its fewest steps.  CALL is kept from the front
+end on a GPU.  No program has the known differences: managed memory is a block on a GPU alone; work of a call that the
+driver refuses counts on a GPU alone; the launch of a graph of nothing orders streams on a GPU alone.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+from fabricated import BYTES, Data, Program, fresh, numbers, out, parameters_of, u32
+
+from xlogmem import sim
+
+Step = tuple[str, int, int, int]
+Found = tuple[bool, str, str, tuple[int, int], tuple[int, int]]
+POLICIES = ("eager", "min", "max", "seeded")
+DEVICES = 2
+ROOM = ctypes.create_string_buffer(BYTES)
+PAGEABLE = ctypes.addressof(ROOM)
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
+WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fill": 22, "copy": 18,
+           "download": 8, "upload": 8, "on_host": 2, "record": 14, "wait": 14, "learn": 5,
+           "synchronize_context": 1, "destroy_stream": 2, "destroy_event": 2, "call_host": 1, "begin": 2,
+           "end": 3, "launch": 4, "choose_device": 2}
+
+
+def steps_of(seed: int) -> list[Step]:
+    draws = random.Random(seed)
+    names = draws.choices(list(WEIGHTS), list(WEIGHTS.values()), k=draws.choice((20, 40, 80)))
+    begin = ["create_stream", "create_stream", "create_event", "allocate", "allocate"]
+    return [(name, *(draws.randrange(1 << 16) for _ in range(3))) for name in [*begin, *names]]
+
+
+class World(Program):
+    """A program that both see.  The call that `deaf` names is kept from the front end on a GPU."""
+
+    def __init__(self, library: str, seed: int, deaf: str = "") -> None:
+        self.library, self.simulator, self.deaf = fresh(library), sim.install(), deaf
+        self.driver = self.simulator._library
+        self.site = 0
+        self._find_site = ctypes.CFUNCTYPE(u32)(lambda: self.site)
+        where = ctypes.cast(self._find_site, ctypes.c_void_p)
+        self.library.xcheck_find_sites(where)
+        self.simulator.reset(POLICIES[seed % len(POLICIES)], seed)
+        self.simulator.find_sites(where.value)
+        self.lines: list[str] = []
+        self.refused: Counter[str] = Counter()
+        self.streams: list[tuple[int, int, int]] = [(0, 0, 0), (0, 1, 0), (2, 0, 0)]      # handle, device, flags
+        self.events: list[tuple[int, int]] = []
+        self.blocks: list[tuple[int, int, bool]] = []       # address, device, stream-ordered
+        self.graphs: list[tuple[int, int]] = []
+        self.capture: tuple[int, int, int] | None = None
+        self.members: set[int] = set()                      # streams that take part in the capture
+        self.captures = 0
+        self.recorded: dict[int, int] = {}                  # in which capture, by event; 0 is none
+        self.device = 0
+        self.contexts = contexts()
+        self.pinned = self.make("cuMemHostAlloc", "pp", bytesize=BYTES)
+
+    def make(self, entry: str, result: str, device: int | None = None, **fields: Any) -> int:
+        """The handle or the address that a call makes; 0 if the driver refuses."""
+        made = out(0)
+        return made.value if self.do(entry, device, **{result: made}, **fields) else 0
+
+    def do(self, entry: str, device: int | None = None, **fields: Any) -> bool:
+        parameters = parameters_of(entry)()
+        for name, value in fields.items():
+            assert hasattr(parameters, name), f"{entry} has no {name}"
+            setattr(parameters, name, ctypes.addressof(value) if isinstance(value, ctypes._SimpleCData) else value)
+        self.site += 1
+        device = self.device if device is None else device
+        self.driver.cuCtxSetCurrent(ctypes.c_void_p(self.contexts[device]))
+        status = ctypes.c_int(0)
+
+        def call_back(after: bool) -> None:
+            data = Data(int(after), entry.encode(), ctypes.addressof(parameters), ctypes.addressof(status), b"",
+                        self.contexts[device], device + 1, None, 0)
+            if entry != self.deaf:
+                self.library.xcheck_call(numbers()[entry], ctypes.byref(data))
+
+        call_back(False)
+        status.value = getattr(self.driver, entry)(*(kind(getattr(parameters, name))
+                                                     for name, kind in parameters._fields_))
+        call_back(True)
+        shown = {name: hex(value) if isinstance(value, int) else hex(value.value) for name, value in fields.items()}
+        self.lines.append(f"{self.site}: {entry}({', '.join(f'{n}={v}' for n, v in shown.items())}), device {device}"
+                          + (f": refused, {status.value}" if status.value else ""))
+        self.refused[entry] += status.value != 0
+        return not status.value
+
+    def both(self) -> tuple[set[Found], set[Found]]:
+        return compared(self.simulator.findings()), compared(self.report()["findings"])
+
+    def end(self) -> None:
+        if self.capture:
+            self.end_capture(0, 0, 0)
+        self.simulator.reset("eager")
+        for address, device, _ in self.blocks:
+            self.do("cuMemFree_v2", device, dptr=address)
+        for graph, device in self.graphs:
+            self.do("cuGraphExecDestroy", device, hGraphExec=graph)
+        for event, device in self.events:
+            self.do("cuEventDestroy_v2", device, hEvent=event)
+        for handle, device, _ in self.streams[3:]:
+            self.do("cuStreamDestroy_v2", device, hStream=handle)
+        self.do("cuMemFreeHost", p=self.pinned)
+        self.simulator.find_sites(None)
+
+    # -- steps: each takes three numbers, and chooses by them among what there is ------------------------------------
+
+    def stream(self, number: int) -> tuple[int, int, int]:
+        # While a stream captures, the default streams and those that wait for them would end the capture.
+        there = [s for s in self.streams if s[2]] if self.capture else self.streams
+        return there[number % len(there)]
+
+    def create_stream(self, a: int, b: int, c: int) -> None:
+        flags, device = int(a % 3 > 0), b % DEVICES if c % 4 == 0 else 0
+        if made := self.make("cuStreamCreate", "phStream", device, Flags=flags):
+            self.streams.append((made, device, flags))
+
+    def create_event(self, a: int, b: int, c: int) -> None:
+        device = b % DEVICES if c % 4 == 0 else 0
+        if made := self.make("cuEventCreate", "phEvent", device, Flags=2 * (a % 2)):
+            self.events.append((made, device))
+
+    def allocate(self, a: int, b: int, c: int) -> None:
+        if self.capture:
+            return
+        handle, device, _ = self.stream(a)
+        ordered = b % 3 > 0
+        if ordered:
+            made = self.make("cuMemAllocAsync", "dptr", device, bytesize=BYTES, hStream=handle)
+        else:
+            made = self.make("cuMemAlloc_v2", "dptr", device, bytesize=BYTES)
+        if made:
+            self.blocks.append((made, device, ordered))
+
+    def free(self, a: int, b: int, c: int) -> None:
+        if self.capture or not self.blocks:
+            return
+        block = self.blocks[a % len(self.blocks)]
+        near = [s for s in self.streams if s[1] == block[1]]
+        done = (self.do("cuMemFreeAsync", block[1], dptr=block[0], hStream=near[b % len(near)][0])
+                if block[2] and c % 4 else self.do("cuMemFree_v2", block[1], dptr=block[0]))
+        if done:
+            self.blocks.remove(block)
+
+    def place(self, number: int) -> int:
+        block = self.blocks[number % len(self.blocks)][0]
+        return block + (number >> 8) % 4 * (BYTES // 4)
+
+    def fill(self, a: int, b: int, c: int) -> None:
+        if not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        size = {"dstDevice": self.place(b), "N": BYTES // (2, 4)[c % 2]}
+        size["N"] = min(size["N"], BYTES // 4)
+        if c % 8 or self.capture:
+            self.do("cuMemsetD8Async", device, **size, hStream=handle)
+        else:
+            self.do("cuMemsetD8_v2", device, **size)
+
+    def copy(self, a: int, b: int, c: int) -> None:
+        if not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        target, source = self.place(b), self.place(c)
+        if target == source:
+            return
+        if a % 7 == 0 and not self.capture:
+            self.do("cuMemcpyDtoD_v2", device, dstDevice=target, srcDevice=source, ByteCount=BYTES // 4)
+        elif a % 7 == 1 and not self.capture:
+            devices = [next(block[1] for block in self.blocks if block[0] <= at < block[0] + BYTES)
+                       for at in (target, source)]
+            self.do("cuMemcpyPeerAsync", device, dstDevice=target, dstContext=self.contexts[devices[0]],
+                    srcDevice=source, srcContext=self.contexts[devices[1]], ByteCount=BYTES // 4, hStream=handle)
+        elif a % 7 < 4:
+            self.do("cuMemcpyAsync", device, dst=target, src=source, ByteCount=BYTES // 4, hStream=handle)
+        else:
+            self.do("cuMemcpyDtoDAsync_v2", device, dstDevice=target, srcDevice=source, ByteCount=BYTES // 4,
+                    hStream=handle)
+
+    def host(self, number: int) -> int:
+        return self.pinned if number % 2 or self.capture else PAGEABLE
+
+    def download(self, a: int, b: int, c: int) -> None:
+        if not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        fields = {"dstHost": self.host(c), "srcDevice": self.place(b), "ByteCount": BYTES // 4}
+        if c % 3 or self.capture:
+            self.do("cuMemcpyDtoHAsync_v2", device, **fields, hStream=handle)
+        else:
+            self.do("cuMemcpyDtoH_v2", device, **fields)
+
+    def upload(self, a: int, b: int, c: int) -> None:
+        if not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        fields = {"dstDevice": self.place(b), "srcHost": self.host(c), "ByteCount": BYTES // 4}
+        if c % 3 or self.capture:
+            self.do("cuMemcpyHtoDAsync_v2", device, **fields, hStream=handle)
+        else:
+            self.do("cuMemcpyHtoD_v2", device, **fields)
+
+    def on_host(self, a: int, b: int, c: int) -> None:
+        if self.capture:
+            return
+        handle, device, _ = self.stream(a)
+        fields = {"dst": (PAGEABLE, self.pinned)[b % 2], "src": (PAGEABLE, self.pinned)[c % 2] + 512, "ByteCount": 256}
+        if a % 2:
+            self.do("cuMemcpyAsync", device, **fields, hStream=handle)
+        else:
+            self.do("cuMemcpy", device, **fields)
+
+    def record(self, a: int, b: int, c: int) -> None:
+        handle, device, _ = self.stream(a)
+        near = [event for event, of in self.events if of == device]
+        if near:
+            event = near[b % len(near)]
+            if self.do("cuEventRecord", device, hEvent=event, hStream=handle):
+                self.recorded[event] = self.captures if handle in self.members else 0
+
+    def wait(self, a: int, b: int, c: int) -> None:
+        handle, device, _ = self.stream(a)
+        # A capture takes no event from outside; with one of its own a stream joins it.
+        events = [event for event, _ in self.events if (self.capture and self.recorded.get(event) == self.captures)
+                  or (handle not in self.members and not self.recorded.get(event))]
+        if events:
+            event = events[b % len(events)]
+            if self.do("cuStreamWaitEvent", device, hStream=handle, hEvent=event) and self.recorded.get(event):
+                self.members.add(handle)
+
+    def learn(self, a: int, b: int, c: int) -> None:
+        if self.capture:
+            return
+        handle, device, _ = self.stream(a)
+        events = [(event, of) for event, of in self.events if not self.recorded.get(event)]
+        if b % 2 and events:
+            event, of = events[a % len(events)]
+            self.do(("cuEventSynchronize", "cuEventQuery")[c % 2], of, hEvent=event)
+        else:
+            self.do(("cuStreamSynchronize", "cuStreamQuery")[c % 2], device, hStream=handle)
+
+    def synchronize_context(self, a: int, b: int, c: int) -> None:
+        if not self.capture:
+            self.do("cuCtxSynchronize")
+
+    def destroy_stream(self, a: int, b: int, c: int) -> None:
+        made = self.streams[3:]
+        if not self.capture and made:
+            stream = made[a % len(made)]
+            if self.do("cuStreamDestroy_v2", stream[1], hStream=stream[0]):
+                self.streams.remove(stream)
+
+    def destroy_event(self, a: int, b: int, c: int) -> None:
+        if not self.capture and self.events:
+            event = self.events[a % len(self.events)]
+            if self.do("cuEventDestroy_v2", event[1], hEvent=event[0]):
+                self.events.remove(event)
+
+    def call_host(self, a: int, b: int, c: int) -> None:
+        handle, device, _ = self.stream(a)
+        self.do("cuLaunchHostFunc", device, hStream=handle, fn=ctypes.cast(HOST_FUNCTION, ctypes.c_void_p).value)
+
+    def begin(self, a: int, b: int, c: int) -> None:
+        free = [s for s in self.streams if s[2]]
+        if not self.capture and free and self.blocks:
+            stream = free[a % len(free)]
+            if self.do("cuStreamBeginCapture_v2", stream[1], hStream=stream[0], mode=2):
+                self.capture, self.members = stream, {stream[0]}
+                self.captures += 1
+                # The launch of a graph of nothing orders streams here, and not there.
+                self.do("cuMemsetD8Async", stream[1], dstDevice=self.place(b), N=BYTES // 4, hStream=stream[0])
+
+    def end_capture(self, a: int, b: int, c: int) -> None:
+        if not self.capture:
+            return
+        handle, device, _ = self.capture
+        for branch in sorted(self.members - {handle}):
+            of = next(stream[1] for stream in self.streams if stream[0] == branch)
+            if event := self.make("cuEventCreate", "phEvent", of):
+                self.events.append((event, of))
+                self.recorded[event] = self.captures
+                self.do("cuEventRecord", of, hEvent=event, hStream=branch)
+                self.do("cuStreamWaitEvent", device, hStream=handle, hEvent=event)
+        graph = self.make("cuStreamEndCapture", "phGraph", device, hStream=handle)
+        self.capture, self.members = None, set()
+        if graph and (made := self.make("cuGraphInstantiateWithFlags", "phGraphExec", device, hGraph=graph)):
+            self.graphs.append((made, device))
+
+    def launch(self, a: int, b: int, c: int) -> None:
+        if self.graphs and not self.capture:
+            graph, device = self.graphs[a % len(self.graphs)]
+            near = [s for s in self.streams if s[1] == device]
+            self.do("cuGraphLaunch", device, hGraph=graph, hStream=near[b % len(near)][0])
+
+    def choose_device(self, a: int, b: int, c: int) -> None:
+        self.device = a % DEVICES
+
+
+def compared(findings: list[dict[str, Any]]) -> set[Found]:
+    def access(one: dict[str, Any]) -> tuple[int, int]:
+        return (one["site"], one["captured"])
+
+    return {(one["certain"], one["kind"], one["pair"], access(one["first"]), access(one["second"])) for one in findings}
+
+
+_contexts: list[int] = []
+
+
+def contexts() -> list[int]:
+    """Of the devices, which may use each other's memory, of the pools too."""
+    if not _contexts:
+        from cuda.bindings import driver
+
+        driver.cuInit(0)
+        made = [driver.cuDevicePrimaryCtxRetain(device)[1] for device in range(DEVICES)]
+        for device, context in enumerate(made):
+            driver.cuCtxSetCurrent(context)
+            driver.cuCtxEnablePeerAccess(made[1 - device], 0)
+            access = driver.CUmemAccessDesc()
+            access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            access.location.id = 1 - device
+            access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+            driver.cuMemPoolSetAccess(driver.cuDeviceGetDefaultMemPool(device)[1], [access], 1)
+        _contexts.extend(int(context) for context in made)
+    return _contexts
+
+
+def play(library: str, seed: int, steps: list[Step], deaf: str = "") -> tuple[set[Found], set[Found], World]:
+    world = World(library, seed, deaf)
+    for name, *draws in steps:
+        getattr(world, "end_capture" if name == "end" else name)(*draws)
+    simulated, on_gpu = world.both()
+    lines = list(world.lines)
+    world.end()
+    world.lines = lines
+    return simulated, on_gpu, world
+
+
+def shrink(library: str, seed: int, steps: list[Step], deaf: str = "") -> list[Step]:
+    """Steps of which none can be left out while the two differ."""
+    size = len(steps) // 2
+    while size:
+        at = 0
+        while at < len(steps):
+            fewer = steps[:at] + steps[at + size:]
+            simulated, on_gpu, _ = play(library, seed, fewer, deaf)
+            if simulated != on_gpu:
+                steps = fewer
+            else:
+                at += size
+        size //= 2
+    return steps
+
+
+def explain(library: str, seed: int, deaf: str = "") -> str:
+    """The calls of the shortest program on which the two differ, and what each finds alone."""
+    simulated, on_gpu, world = play(library, seed, shrink(library, seed, steps_of(seed), deaf), deaf)
+    return "\n".join([f"program {seed}:", *world.lines,
+                      *(f"the simulated driver alone: {one}" for one in sorted(simulated - on_gpu)),
+                      *(f"the front end on a GPU alone: {one}" for one in sorted(on_gpu - simulated))])
+
+
+def main(library: str, first: int, count: int, deaf: str = "") -> int:
+    began, calls, found, wrong, refused = time.monotonic(), 0, Counter[bool](), 0, Counter[str]()
+    for seed in range(first, first + count):
+        simulated, on_gpu, world = play(library, seed, steps_of(seed), deaf)
+        calls += len(world.lines)
+        found.update(one[0] for one in simulated)
+        refused += world.refused
+        if simulated != on_gpu:
+            wrong += 1
+            if wrong <= int(os.environ.get("SHOWN", "3")):
+                print(explain(library, seed, deaf), flush=True)
+    print(json.dumps({"programs": count, "calls": calls, "certain": found[True], "possible": found[False],
+                      "differ": wrong, "refused": +refused, "seconds": round(time.monotonic() - began, 1)}))
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:]))
