@@ -327,7 +327,7 @@ ok(cuda.cuCtxSynchronize())
 
 
 def test_work_of_a_graph_is_named_by_its_launch_and_its_capture(check):
-    """The repair names the launch: an event that is recorded during the capture is no wait for it."""
+    """The repair names the launch: an event that is recorded during the capture does not wait for it."""
     run = check(REPLAYED, options=["--sarif", "out.sarif"])
     launch, capture, fill = (line_with(REPLAYED, f"# {what}") for what in ("launched", "captured", "the fill"))
     first = check.findings()[0]["first"]

@@ -61,7 +61,8 @@ def fits(access: Access, patterns: dict[str, str]) -> bool:
     if "file" not in patterns and "function" not in patterns:
         return True
     return any(fnmatchcase(frame.file, patterns.get("file", "*"))
-               and fnmatchcase(frame.function, patterns.get("function", "*")) for frame in (*access.stack, *access.captured))
+               and fnmatchcase(frame.function, patterns.get("function", "*"))
+               for frame in (*access.stack, *access.captured))
 
 
 def shipped() -> list[Suppression]:
