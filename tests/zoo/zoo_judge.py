@@ -110,4 +110,5 @@ def _is_marked(finding: dict[str, Any], file: Path, variant: str) -> bool:
 
 def _line_of(access: dict[str, Any], file: Path) -> int | None:
     """Of the innermost frame in the program's file."""
-    return next((frame["line"] for frame in access.get("captured") or access["stack"] if Path(frame["file"]) == file), None)
+    stack = access.get("captured") or access["stack"]
+    return next((frame["line"] for frame in stack if Path(frame["file"]) == file), None)
