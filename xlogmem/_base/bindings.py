@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 __all__: list[str] = []
@@ -10,8 +10,9 @@ __all__: list[str] = []
 
 def _find_compiled() -> None:
     """A checkout has the package without them, and comes first in the path of a Python that is started there."""
-    if find_spec("xlogmem._table") is None:
-        folder = Path(__file__).parents[2]
+    package = Path(__file__).parents[1]
+    if not any((package / f"_table{suffix}").exists() for suffix in EXTENSION_SUFFIXES):
+        folder = package.parent
         raise ImportError(f"{folder} has xlogmem's source, which is not built, and Python looks there before it looks "
                           "for an installed xlogmem: start Python in another folder, or build the source in place with "
                           "`pip install -e .`", name="xlogmem._table", path=str(folder))
