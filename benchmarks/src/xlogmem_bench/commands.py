@@ -125,17 +125,20 @@ def run_bench(settings: Settings) -> dict[str, Any]:
 @click.option("--resource", "resources", multiple=True,
               type=click.Choice(["pool", "async", "direct", "rmm-pool", "rmm-arena", "rmm-async"]),
               help="What to replay on; can be repeated.  [default: pool]")
+@click.option("--device", type=click.IntRange(min=0),
+              help="Of a PyTorch snapshot; by default that with the most calls.")
 @click.option("--no-least", is_flag=True, help="Do not look for the least pool that suffices.")
 @click.option("--csv", "csv_file", metavar="FILE", help="Write the rows to a file.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the rows, and the memory over time, to a file.")
 @click.option("--plot", "plot_file", metavar="FILE",
               help="Draw the memory over time, PNG or SVG by the name's ending (needs matplotlib).")
-def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, csv_file: str | None,
+def replay(logs: tuple[str, ...], resources: tuple[str, ...], device: int | None, no_least: bool, csv_file: str | None,
            json_file: str | None, plot_file: str | None) -> None:
     """Replay allocation logs on other resources: their cost, and the smallest pool.
 
-    A LOG is a file of RMM's LoggingResourceAdaptor, or of xlogmem's, which may be compressed (.gz).  Each stream of it
-    becomes a stream of the runtime.  A pair is an allocation and its free, from C++ on one thread.
+    A LOG is a file of RMM's LoggingResourceAdaptor or of xlogmem's, or a memory snapshot of PyTorch; it may be
+    compressed (.gz).  Each stream of it becomes a stream of the runtime.  A pair is an allocation and its free, from
+    C++ on one thread.
     """
     start_driver()
     from xlogmem_bench.recorded import LogError
@@ -147,8 +150,10 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], no_least: bool, cs
         if plot_file:                                   # before a minute of work
             chart.require_matplotlib()
         require_writable(csv_file, json_file, plot_file)
-        rows = console.run(logs, resources or ("pool",), not no_least)
+        rows, notes = console.run(logs, resources or ("pool",), not no_least, device)
         console.show(rows)
+        for note in notes:
+            click.echo(printable(note), err=True)
         if csv_file:
             save_csv(rows, csv_file)
         if json_file:

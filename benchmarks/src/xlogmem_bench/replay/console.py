@@ -14,29 +14,59 @@ from rich.table import Table
 from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
 from xlogmem_bench.programs import Programs
-from xlogmem_bench.recorded import recorded
+from xlogmem_bench.recorded import Reading, recorded
+from xlogmem_bench.replay.candidates import NotHere
 from xlogmem_bench.replay.measure import Row, replayed
 
 __all__ = ["run", "show"]
 
+MOST_FAILED = 5                 # lines about allocations that had failed
 TURNS = 16                      # of a replay, for the bar: how many sizes of pools are tried is not known before
 
 
-def run(logs: Sequence[str], resources: Sequence[str], least: bool) -> list[Row]:
-    """Replay each log on each resource, with a bar; the errors of `recorded` and `replayed`."""
-    rows = []
+def run(logs: Sequence[str], resources: Sequence[str], least: bool, device: int | None = None
+        ) -> tuple[list[Row], list[str]]:
+    """Replay each log, of a snapshot this device, on each resource, with a bar; the errors of `recorded`.  The second
+    list has what there is to say beside the rows; a resource that cannot be used here has no row, and is an error if
+    there is no row at all."""
+    rows: list[Row] = []
+    notes: list[str] = []
+    missing: dict[str, str] = {}
     of_log = 1 + TURNS * len(resources)
     with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"),
                   console=Console(stderr=True)) as bar:
         task = bar.add_task("replaying", total=len(logs) * of_log, now="")
         for number, log in enumerate(logs):
             bar.update(task, completed=number * of_log, now=escape(printable(f"reading {log}")))
-            programs = Programs(recorded(log))
+            reading = Reading(device=device)
+            programs = Programs(recorded(log, reading))
+            notes += notes_of(log, reading)
+            with_failed = None
+            if reading.failed and least:
+                with_failed = Programs(recorded(log, Reading(device=device), failed_too=True))
             for place, name in enumerate(resources):
                 bar.update(task, completed=number * of_log + 1 + TURNS * place)
-                rows.append(replayed(log, programs, name, least, partial(advance, bar, task, name)))
+                try:
+                    rows.append(replayed(log, programs, name, least, partial(advance, bar, task, name), with_failed,
+                                         len(reading.failed)))
+                except NotHere as error:
+                    missing[name] = str(error)
         bar.update(task, completed=len(logs) * of_log, now="")
-    return rows
+    if missing and not rows:
+        raise NotHere("; ".join(missing.values()))
+    return rows, notes + [f"not replayed: {reason}" for reason in missing.values()]
+
+
+def notes_of(log: str, reading: Reading) -> list[str]:
+    """Lines about a log: what was left out or guessed, and the allocations that had failed."""
+    name = os.path.basename(log)
+    shown = reading.failed[:MOST_FAILED]
+    lines = [f"{name}: {note}" for note in reading.notes]
+    lines += [f"{name}:{one.line}: an allocation of {format_bytes(one.nbytes)} had failed, with "
+              f"{format_bytes(one.in_use)} in use" for one in shown]
+    if len(reading.failed) > len(shown):
+        lines.append(f"{name}: {len(reading.failed) - len(shown)} more allocations had failed")
+    return lines
 
 
 def advance(bar: Progress, task: TaskID, resource: str, what: str) -> None:
@@ -44,14 +74,17 @@ def advance(bar: Progress, task: TaskID, resource: str, what: str) -> None:
 
 
 def show(rows: Iterable[Row]) -> None:
+    rows = list(rows)
+    failed = any(row.failed_in_log for row in rows)
     table = Table(title="replays")
     for heading in ("log", "resource", "pairs", "streams", "ns a pair", "most in use", "least pool", "most held",
-                    "refused"):
+                    "refused", *(("failed in log", "least pool for them") if failed else ())):
         table.add_column(heading, justify="left" if heading in ("log", "resource") else "right")
     for row in rows:
         table.add_row(escape(printable(os.path.basename(row.log))), row.resource, f"{row.pairs:,}", f"{row.streams:,}",
                       "-" if row.ns_per_pair is None else f"{row.ns_per_pair:,.0f}", in_bytes(row.peak_bytes),
-                      in_bytes(row.least_pool_size), in_bytes(row.most_held), f"{row.refused:,}")
+                      in_bytes(row.least_pool_size), in_bytes(row.most_held), f"{row.refused:,}",
+                      *((f"{row.failed_in_log:,}", in_bytes(row.least_pool_with_failed)) if failed else ()))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 

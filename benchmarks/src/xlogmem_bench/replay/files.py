@@ -13,7 +13,7 @@ from xlogmem_bench.replay.measure import Row
 __all__ = ["require_writable", "save_csv", "save_json"]
 
 COLUMNS = ("log", "resource", "pairs", "streams", "peak_bytes", "ns_per_pair", "refused", "least_pool_size",
-           "most_held")
+           "most_held", "failed_in_log", "least_pool_with_failed")
 
 
 def require_writable(*paths: str | None) -> None:

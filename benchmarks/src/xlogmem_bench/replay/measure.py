@@ -36,6 +36,8 @@ class Row:
 
     `ns_per_pair` is the median of the turns, from C++ on one thread, and None if allocations were refused: then
     programs did less.  `least_pool_size` is the `maximum_pool_size` that suffices, taken at once; None: it has none.
+    `failed_in_log` counts the allocations that had failed when the log was written; the replay does not make them, and
+    with a pool of `least_pool_with_failed` they would have fitted, too.
     """
 
     log: str
@@ -48,11 +50,14 @@ class Row:
     least_pool_size: int | None
     most_held: int | None
     samples: list[Sample] = field(default_factory=list)
+    failed_in_log: int = 0
+    least_pool_with_failed: int | None = None
 
 
 def replayed(log: str, programs: Programs, name: str, bisect: bool = True,
-             progress: Callable[[str], object] = lambda text: None) -> Row:
-    """Replay a log.  `progress` is called before each turn.
+             progress: Callable[[str], object] = lambda text: None, with_failed: Programs | None = None,
+             failed_in_log: int = 0) -> Row:
+    """Replay a log.  `progress` is called before each turn; `with_failed` also makes the allocations that failed.
 
     Raises
     ------
@@ -76,10 +81,14 @@ def replayed(log: str, programs: Programs, name: str, bisect: bool = True,
     smallest = None
     if resource.fits is not None and bisect and programs.pairs:
         smallest = least(resource.fits, programs, tried=lambda: progress("the least pool"))
+    with_failed_too = None
+    if resource.fits is not None and bisect and with_failed is not None:
+        with_failed_too = least(resource.fits, with_failed,
+                                tried=lambda: progress("the least pool for what has failed"))
     held = [sample.held for sample in samples if sample.held is not None]
     return Row(log, name, programs.pairs, programs.streams, programs.peak,
                statistics.median(times[1:] or times) / max(1, programs.pairs) if not refused else None, refused,
-               smallest, max(held, default=None), samples)
+               smallest, max(held, default=None), samples, failed_in_log, with_failed_too)
 
 
 @contextmanager
