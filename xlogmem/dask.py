@@ -23,6 +23,7 @@ except ImportError as _error:
 import xlogmem
 from xlogmem._base.log import logger
 from xlogmem._base.texts import printable
+from xlogmem._base.units import parse_bytes, parse_size
 from xlogmem._devices import device_ids
 from xlogmem._driver import ProcessLock
 from xlogmem.allocators import LIBRARIES, enabled_libraries
@@ -123,6 +124,11 @@ class XlogmemPlugin(WorkerPlugin):
                 raise ValueError(f"{name!r} is not a library of XlogmemPlugin; choose from {', '.join(LIBRARIES)}")
         if options and "rmm" not in self._libraries:
             raise TypeError(f"{', '.join(options)}: for RMM, which is not among the libraries")
+        if options.get("limit") is not None:            # an error here, and not in each worker
+            parse_bytes("limit", options["limit"], lambda: 1)
+        for name in ("initial_pool_size", "maximum_pool_size"):
+            if options.get(name) is not None:
+                parse_size(name, options[name])
         self._devices, self._prometheus, self._options = devices, prometheus, options
 
     async def setup(self, worker: Worker) -> None:

@@ -229,6 +229,9 @@ def test_an_unknown_option_is_refused_where_the_plugin_is_made():
     for misspelt in ("rmm,cuppy", ["cuppy"]):
         with pytest.raises(ValueError, match="'cuppy' is not a library of XlogmemPlugin; choose from rmm, cupy"):
             XlogmemPlugin(libraries=misspelt)
+    for name, wrong in (("limit", "lots"), ("initial_pool_size", "1 XB"), ("maximum_pool_size", -1)):
+        with pytest.raises(ValueError, match=f"{name} must "):
+            XlogmemPlugin(pool_allocator=True, **{name: wrong})
 
 
 def test_the_preload_is_for_workers():

@@ -318,6 +318,8 @@ def test_the_command_writes_both(x, tmp_path):
                                     str(tmp_path / "t")])
     assert run.exit_code == 0, run.output
     assert "oldest events are missing" in run.output
+    for file, advice in (("p", "ui.perfetto.dev"), ("t", "pytorch.org/memory_viz")):
+        assert re.search(rf"{re.escape(str(tmp_path / file))}, [\d.]+ (B|KiB|MiB): open it in {advice}", run.output)
     assert json.loads((tmp_path / "p").read_text())["traceEvents"]
     assert pickle.loads((tmp_path / "t").read_bytes())["device_traces"]
     assert "fence" in CliRunner().invoke(main, ["trace", str(history)]).output

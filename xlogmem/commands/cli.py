@@ -67,7 +67,7 @@ def unavailable(name: str, short: str, reason: str) -> click.Command:
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(xlogmem.__version__, prog_name="xlogmem")
+@click.version_option(xlogmem.__version__, "-V", "--version", prog_name="xlogmem")
 def main() -> None:
     """Stream-ordered GPU memory that knows who is using it."""
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from xlogmem._base.texts import printable
+from xlogmem._base.units import format_bytes
 from xlogmem.observe.history import perfetto, timeline, torch
 from xlogmem.observe.history.files import History, HistoryError, read
 
@@ -31,11 +32,11 @@ def trace(history: str, html_file: str | None, perfetto_file: str | None, torch_
     try:
         events = read(history)
         if html_file:
-            Path(html_file).write_text(timeline.page(events, Path(history).name), encoding="utf-8")
+            save(html_file, timeline.page(events, Path(history).name).encode(), "open it in a browser")
         if perfetto_file:
-            Path(perfetto_file).write_bytes(perfetto.dumped(events))
+            save(perfetto_file, perfetto.dumped(events), "open it in ui.perfetto.dev")
         if torch_file:
-            Path(torch_file).write_bytes(torch.dumped(events))
+            save(torch_file, torch.dumped(events), "open it in pytorch.org/memory_viz")
     except (HistoryError, OSError) as error:
         raise click.ClickException(printable(str(error))) from error
     if not (html_file or perfetto_file or torch_file):
@@ -43,6 +44,11 @@ def trace(history: str, html_file: str | None, perfetto_file: str | None, torch_
     if events.dropped:
         click.echo(f"xlogmem trace: the {events.dropped:,} oldest events are missing: there was no room (max_events)",
                    err=True)
+
+
+def save(file: str, content: bytes, advice: str) -> None:
+    Path(file).write_bytes(content)
+    click.echo(printable(f"{file}, {format_bytes(len(content))}: {advice}"))
 
 
 def table_of(history: History) -> Table:
