@@ -9,7 +9,6 @@ from xlogmem.streams import Stream, _StreamLike
 
 __all__ = ["LaunchRecorder", "use"]
 
-ADVICE: str
 explanations: list[Callable[[Core], str | None]]
 
 # Anything that names memory: see `use`.  The call refuses other objects.

@@ -179,6 +179,16 @@ def test_a_snapshot_of_pytorch(tmp_path, protocol, packed):
     assert reading.notes == ["1 frees are of what was allocated before the log began, and were left out"]
 
 
+def test_a_snapshot_that_pytorch_wrote():
+    """PyTorch 2.11, two streams, `record_stream`, one allocation that failed; without the frames of its stacks."""
+    reading = Reading()
+    events = list(recorded(str(ROOT / "benchmarks/logs/torch-2.11-h100.pickle.gz"), reading))
+    assert sum(event.nbytes > 0 for event in events) == 400
+    assert len({event.stream for event in events}) == 2
+    assert [one.nbytes for one in reading.failed] == [4 << 40]
+    assert reading.notes == []
+
+
 def test_of_several_devices_one_is_replayed(tmp_path):
     path = tmp_path / "snapshot.pickle"
     path.write_bytes(pickle.dumps(snapshot([event_of("alloc")],
