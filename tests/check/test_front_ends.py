@@ -2,20 +2,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from pathlib import Path
 
 from children import variables
 from cupti_library import NEEDED, library
+from places import HELPERS
 
 pytestmark = NEEDED[:]
-HELPER = Path(__file__).parents[1] / "helpers" / "two_front_ends.py"
 
 
 def play(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, HELPER, library(), *map(str, arguments)], capture_output=True, text=True,
-                          timeout=300, env=variables(quiet=True))
+    path = os.pathsep.join(filter(None, [str(HELPERS), os.environ.get("PYTHONPATH")]))
+    return subprocess.run([sys.executable, HELPERS / "two_front_ends.py", library(), *map(str, arguments)],
+                          capture_output=True, text=True, timeout=300, env=variables(quiet=True, PYTHONPATH=path))
 
 
 def test_both_find_the_same():

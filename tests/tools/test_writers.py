@@ -15,7 +15,7 @@ REASONS = {
     "xlogmem/check/disassembler.py": (3, "gives the code of kernels to nvdisasm, in a folder of its own"),
     "xlogmem/check/outputs.py": (1, "writes the files of --json, --sarif and --record"),
     "xlogmem/check/processes.py": (2, "adds a line to the journal of this process, by the folder's descriptor"),
-    "xlogmem/commands/trace.py": (3, "writes the files of --html, --perfetto and --torch"),
+    "xlogmem/commands/trace.py": (1, "writes the files of --html, --perfetto and --torch"),
     "xlogmem/observe/history/files.py": (2, "writes a history"),
     "xlogmem/observe/history/recording.py": (1, "looks whether the history's file can be written"),
     "xlogmem/observe/live/publishing.py": (1, "answers xlogmem top"),

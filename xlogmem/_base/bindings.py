@@ -3,19 +3,19 @@ from __future__ import annotations
 
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
-from pathlib import Path
+from os.path import dirname, exists, join
 
 __all__: list[str] = []
 
 
 def _find_compiled() -> None:
     """A checkout has the package without them, and comes first in the path of a Python that is started there."""
-    package = Path(__file__).parents[1]
-    if not any((package / f"_table{suffix}").exists() for suffix in EXTENSION_SUFFIXES):
-        folder = package.parent
+    package = dirname(dirname(__file__))
+    if not any(exists(join(package, f"_table{suffix}")) for suffix in EXTENSION_SUFFIXES):
+        folder = dirname(package)
         raise ImportError(f"{folder} has xlogmem's source, which is not built, and Python looks there before it looks "
                           "for an installed xlogmem: start Python in another folder, or build the source in place with "
-                          "`pip install -e .`", name="xlogmem._table", path=str(folder))
+                          "`pip install -e .`", name="xlogmem._table", path=folder)
 
 
 def _find_bindings() -> None:
