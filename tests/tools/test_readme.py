@@ -82,11 +82,11 @@ def test_it_is_read_in_five_minutes():
 def test_the_check_finds_the_wrong_program_and_not_the_right_one(tmp_path, edit, certain):
     """And the report is the one that the README shows."""
     wrong, right = re.findall(r"```python\n(import cupy.*?)```", README, re.DOTALL)
-    shown = re.search(r"```\n\$ xlogmem check -- python program.py\n(.*?)```", README, re.DOTALL)[1]
+    shown = re.search(r"```\n\$ xlogmem check program.py\n(.*?)```", README, re.DOTALL)[1]
     for program, number in zip((wrong, right.replace(edit or "no such line", "")), certain, strict=True):
         file = tmp_path / "program.py"
         file.write_text(program)
-        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--", sys.executable, file.name],
+        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--no-gpu", file.name],
                               capture_output=True, text=True, cwd=tmp_path, timeout=100)
         report = done.stdout + done.stderr
         assert f"xlogmem check: {number} certain, 0 possible" in report
