@@ -6,11 +6,13 @@ import csv
 import gzip
 import importlib
 import json
+import os
 import pickle
 import random
 import re
 import subprocess
 import sys
+import threading
 import zlib
 
 import pytest
@@ -21,7 +23,7 @@ from xlogmem_bench import logs, programs
 from xlogmem_bench.logs import Event
 from xlogmem_bench.programs import Addresses, Programs, fits_ours, least
 from xlogmem_bench.recorded import FailedRow, LogError, Reading, calls_of, recorded
-from xlogmem_bench.replay import NotHere, Row, Sample, files, replayed
+from xlogmem_bench.replay import NotHere, Row, Sample, console, files, replayed
 
 from xlogmem import DeviceRuntime, LoggingResourceAdaptor, PoolMemoryResource, StreamPool
 from xlogmem.commands.cli import main
@@ -141,6 +143,23 @@ def test_allocations_that_had_failed_are_answered(tmp_path):
     row, = json.loads((tmp_path / "out.json").read_text())["rows"]
     assert (row["failed_in_log"], row["refused"], row["least_pool_size"]) == (1, 0, 1 << 20)
     assert 10 << 20 <= row["least_pool_with_failed"] <= 11 << 20
+
+
+@pytest.mark.parametrize("content", [
+    (HEADER + A_ROW + A_ROW.replace("allocate", "allocate failure") + A_ROW.replace("allocate", "free")).encode(),
+    pickle.dumps({"device_traces": [[{"action": "alloc", "addr": 256, "size": 256, "stream": 0},
+                                     {"action": "oom", "addr": 0, "size": 256, "stream": 0}]]})])
+def test_a_log_is_read_once(tmp_path, content):
+    """It may be a pipe."""
+    pipe = tmp_path / "log"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=(content,))
+    writer.start()
+    rows, notes = console.run([str(pipe)], ["pool"], least=True)
+    writer.join()
+    assert [(row.pairs, row.streams, row.failed_in_log) for row in rows] == [(1, 1, 1)]
+    assert rows[0].least_pool_with_failed == 512
+    assert len(notes) == 1
 
 
 def test_one_resource_that_is_not_here_leaves_the_others(monkeypatch, tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import itertools
 import json
 import operator
@@ -60,6 +61,7 @@ class Reading:
 
     notes: list[str] = field(default_factory=list)      # what was left out or guessed
     failed: list[FailedRow] = field(default_factory=list)
+    failed_numbers: set[int] = field(default_factory=set)   # of their events
     line: int = 0
     device: int | None = None                           # of a snapshot; None: that with the most calls
 
@@ -88,7 +90,8 @@ def recorded(path: str, reading: Reading | None = None, failed_too: bool = False
         if action == "allocate failure":
             reading.failed.append(FailedRow(reading.line, nbytes, used))
             if failed_too and 0 < nbytes <= MOST_IN_USE:
-                number, stream = next(numbers), streams.setdefault(key, len(streams))
+                number, stream = next(numbers), streams.get(key, len(streams))
+                reading.failed_numbers.add(number)
                 yield Event(number, nbytes, stream)
                 yield Event(number, 0, stream)
             continue
@@ -116,15 +119,13 @@ def calls_of(path: str, reading: Reading | None = None) -> Iterator[Call]:
     """The rows of a log; the errors of `recorded`."""
     name = os.fspath(path)
     reading = reading if reading is not None else Reading()
-    opened = gzip.open if name.endswith(".gz") else open
     try:
-        with opened(name, "rb") as start:
-            content = start.read(2)
-            if is_snapshot(content):
-                yield from calls_of_snapshot(content + start.read(), reading)
+        with (gzip.open if name.endswith(".gz") else open)(name, "rb") as file:     # once: it may be a pipe
+            if is_snapshot(file.peek(2)):
+                yield from calls_of_snapshot(file.read(), reading)
                 return
-        with opened(name, "rt", encoding="utf-8", newline="") as file:
-            for line, call in rows_of(file, reading.notes.append):
+            text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+            for line, call in rows_of(text, reading.notes.append):
                 reading.line = line
                 yield call
     except EOFError as error:

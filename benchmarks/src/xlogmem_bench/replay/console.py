@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from rich.console import Console
@@ -39,11 +39,10 @@ def run(logs: Sequence[str], resources: Sequence[str], least: bool, device: int 
         for number, log in enumerate(logs):
             bar.update(task, completed=number * of_log, now=escape(printable(f"reading {log}")))
             reading = Reading(device=device)
-            programs = Programs(recorded(log, reading))
+            events = list(recorded(log, reading, failed_too=True))
+            programs = Programs(event for event in events if event.number not in reading.failed_numbers)
+            with_failed = Programs(events) if reading.failed and least else None
             notes += notes_of(log, reading)
-            with_failed = None
-            if reading.failed and least:
-                with_failed = Programs(recorded(log, Reading(device=device), failed_too=True))
             for place, name in enumerate(resources):
                 bar.update(task, completed=number * of_log + 1 + TURNS * place)
                 try:
@@ -73,8 +72,7 @@ def advance(bar: Progress, task: TaskID, resource: str, what: str) -> None:
     bar.update(task, advance=1, now=escape(f"{resource}: {what}"))
 
 
-def show(rows: Iterable[Row]) -> None:
-    rows = list(rows)
+def show(rows: Sequence[Row]) -> None:
     failed = any(row.failed_in_log for row in rows)
     table = Table(title="replays")
     for heading in ("log", "resource", "pairs", "streams", "ns a pair", "most in use", "least pool", "most held",
