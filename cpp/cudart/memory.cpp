@@ -66,6 +66,11 @@ CUresult copy_async(void* to, const void* from, size_t bytes, int way, CUstream 
     }
 }
 
+CUresult retain_both(int device, CUcontext* here, int source, CUcontext* there) {
+    CUresult refused = retain(device, here);
+    return refused ? refused : retain(source, there);
+}
+
 }  // namespace
 
 RUNTIME Error cudaPointerGetAttributes(Attributes* attributes, const void* address) {
@@ -88,14 +93,12 @@ RUNTIME Error cudaMemcpyAsync(void* to, const void* from, size_t bytes, int way,
 RUNTIME Error cudaMemcpyPeerAsync(CUdeviceptr to, int device, CUdeviceptr from, int source, size_t bytes,
                                   CUstream stream) {
     CUcontext here, there;
-    if (CUresult refused = retain(device, &here)) return done(refused);
-    if (CUresult refused = retain(source, &there)) return done(refused);
+    if (CUresult refused = retain_both(device, &here, source, &there)) return done(refused);
     DRIVER(cuMemcpyPeerAsync(to, here, from, there, bytes, stream));
 }
 RUNTIME Error cudaMemcpyPeer(CUdeviceptr to, int device, CUdeviceptr from, int source, size_t bytes) {
     CUcontext here, there;
-    if (CUresult refused = retain(device, &here)) return done(refused);
-    if (CUresult refused = retain(source, &there)) return done(refused);
+    if (CUresult refused = retain_both(device, &here, source, &there)) return done(refused);
     DRIVER(cuMemcpyPeer(to, here, from, there, bytes));
 }
 RUNTIME Error cudaMemset(CUdeviceptr address, int value, size_t bytes) {

@@ -195,24 +195,20 @@ class World(Program):
         return self.pinned if number % 2 or self.capture else PAGEABLE
 
     def download(self, a: int, b: int, c: int) -> None:
-        if not self.blocks:
-            return
-        handle, device, _ = self.stream(a)
-        fields = {"dstHost": self.host(c), "srcDevice": self.place(b), "ByteCount": BYTES // 4}
-        if c % 3 or self.capture:
-            self.do("cuMemcpyDtoHAsync_v2", device, **fields, hStream=handle)
-        else:
-            self.do("cuMemcpyDtoH_v2", device, **fields)
+        self.transfer("cuMemcpyDtoH", "dstHost", "srcDevice", a, b, c)
 
     def upload(self, a: int, b: int, c: int) -> None:
+        self.transfer("cuMemcpyHtoD", "srcHost", "dstDevice", a, b, c)
+
+    def transfer(self, call: str, on_host: str, on_device: str, a: int, b: int, c: int) -> None:
         if not self.blocks:
             return
         handle, device, _ = self.stream(a)
-        fields = {"dstDevice": self.place(b), "srcHost": self.host(c), "ByteCount": BYTES // 4}
+        fields = {on_host: self.host(c), on_device: self.place(b), "ByteCount": BYTES // 4}
         if c % 3 or self.capture:
-            self.do("cuMemcpyHtoDAsync_v2", device, **fields, hStream=handle)
+            self.do(f"{call}Async_v2", device, **fields, hStream=handle)
         else:
-            self.do("cuMemcpyHtoD_v2", device, **fields)
+            self.do(f"{call}_v2", device, **fields)
 
     def on_host(self, a: int, b: int, c: int) -> None:
         if self.capture:

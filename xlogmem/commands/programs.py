@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from difflib import get_close_matches
 
 import click
 
@@ -27,6 +26,8 @@ def program(words: tuple[str, ...]) -> list[str]:
     if first.startswith("-"):
         if first[:2] in ("-m", "-c"):
             return [sys.executable, *words]
+        from difflib import get_close_matches
+
         context = click.get_current_context()
         options = [option for parameter in context.command.params for option in parameter.opts]
         name = printable(first.partition("=")[0])

@@ -9,7 +9,9 @@ from typing import Any
 
 from cuda.bindings import driver
 
+from xlogmem._driver import can_access_peer
 from xlogmem.check.neighbours import cupy_allocator, pieces
+from xlogmem.sim.kernels import check
 
 __all__ = ["prepare"]
 
@@ -39,13 +41,13 @@ def prepare(cupy: ModuleType) -> None:
 def open_to_each_other(device: int, other: int) -> None:
     """Let copies of arrays reach both devices' pools, as they reach the memory of CuPy's own pool."""
     for owner, user in ((device, other), (other, device)):
-        if driver.cuDeviceCanAccessPeer(user, owner)[1]:
-            _, pool = driver.cuDeviceGetMemPool(owner)
+        if can_access_peer(user, owner):
+            pool = check(driver.cuDeviceGetMemPool(owner))
             access = driver.CUmemAccessDesc()
             access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
             access.location.id = user
             access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-            driver.cuMemPoolSetAccess(pool, [access], 1)
+            check(driver.cuMemPoolSetAccess(pool, [access], 1))
 
 
 def cannot_be_shared(pointer: int) -> bytes:
