@@ -21,12 +21,26 @@ void Backlog::feed(const std::vector<Noted>& all, std::size_t count) {
 }
 
 Time Backlog::feed(const Noted& noted) {
+    Time time;
     switch (noted.kind) {
-        case Noted::Kind::Launch: return launch(noted);
-        case Noted::Kind::Work: return engine_.work(*noted.stream, noted.what, noted.ranges.data(), noted.count);
-        case Noted::Kind::Piece: Reported{engine_, noted.stream, noted.what.site}.cached(noted.piece);
+        case Noted::Kind::Launch: time = launch(noted); break;
+        case Noted::Kind::Work: time = engine_.work(*noted.stream, noted.what, noted.ranges.data(), noted.count); break;
+        case Noted::Kind::Piece: Reported{engine_, noted.stream, noted.what.site}.cached(noted.piece); return {};
+        case Noted::Kind::Refused: return {};
     }
-    return {};
+    fed_[noted.number % fed_.size()] = {noted.number, noted.stream, noted.what, time};
+    return time;
+}
+
+void Backlog::refuse(u64 number) {
+    for (std::size_t i = 0; i < count_; i++)
+        if (filled_[i].number == number) {
+            filled_[i].kind = Noted::Kind::Refused;
+            return;
+        }
+    wait();
+    const Fed& fed = fed_[number % fed_.size()];
+    if (fed.number == number) engine_.refuse(*fed.stream, fed.what, fed.time);
 }
 
 Time Backlog::launch(const Noted& noted) {

@@ -23,9 +23,10 @@
 namespace check {
 
 struct Noted {
-    enum class Kind : u8 { Launch, Work, Piece };
+    enum class Kind : u8 { Launch, Work, Piece, Refused };
 
     Kind kind = Kind::Work;
+    u64 number = 0;
     Stream* stream = nullptr;
     Operation what;
     // A launch. `space` has the values of the kernel's parameters, at their offsets.
@@ -48,6 +49,7 @@ class Backlog {
     // keep() on.
     Noted& next() {
         if (count_ == filled_.size()) filled_.emplace_back();
+        filled_[count_].number = ++newest_;
         return filled_[count_];
     }
     void keep() {
@@ -59,6 +61,8 @@ class Backlog {
     void feed();
     // Feeds an operation at once, which keep() was not called for. Everything else is fed already.
     Time feed(const Noted& noted);
+    // The driver has refused the operation of this number. If it is fed, the engine forgets it.
+    void refuse(u64 number);
     // The words of the launch that was fed last.
     const std::vector<LaunchedWord>& words() const { return words_; }
 
@@ -68,6 +72,15 @@ class Backlog {
     Engine& engine_;
     std::vector<Noted> filled_, given_;
     std::size_t count_ = 0, given_count_ = 0;
+    u64 newest_ = 0;
+    // The operations that were fed last, by their numbers.
+    struct Fed {
+        u64 number = 0;
+        Stream* stream = nullptr;
+        Operation what;
+        Time time;
+    };
+    std::array<Fed, 2 * kMost> fed_;
     std::atomic<State> state_{State::Done};
     bool has_feeder_ = false;
     std::vector<LaunchedWord> words_;

@@ -79,7 +79,7 @@ void add_graphs(Calls& calls);
 #define ENTRY(symbol) (Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol})
 #define ENTRIES(symbol, letters) \
     (Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol, CUPTI_DRIVER_TRACE_CBID_##symbol##letters})
-// The meaning of a call, with its parameters `p`: BEFORE(cuMemFreeHost) { call.front.unpin(p.p); });
+// The meaning of a call, with its parameters `p`: BEFORE(cuMemUnmap) { call.unmap(p.ptr, p.size); });
 // With a second entry point, for the thread's own default stream, its letters: BEFORE_BOTH(cuMemFreeAsync, _ptsz)
 #define BEFORE(symbol) \
     calls.before<symbol##_params>(Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol}, \
@@ -87,9 +87,6 @@ void add_graphs(Calls& calls);
 #define AFTER(symbol) \
     calls.after<symbol##_params>(Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol}, \
                                  [](const Call& call, [[maybe_unused]] const symbol##_params& p)
-#define FAILED(symbol) \
-    calls.failed<symbol##_params>(Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol}, \
-                                  [](const Call& call, [[maybe_unused]] const symbol##_params& p)
 #define BEFORE_BOTH(symbol, letters) \
     calls.before<symbol##_params>( \
         Calls::Entry{#symbol, CUPTI_DRIVER_TRACE_CBID_##symbol, CUPTI_DRIVER_TRACE_CBID_##symbol##letters}, \

@@ -50,6 +50,7 @@ void Call::work(Stream& on, const Range* ranges, std::size_t count) const {
     noted.what = what;
     std::copy_n(ranges, count, noted.ranges.begin());
     noted.count = count;
+    thread.changes.note(noted.number);
     front.backlog.keep();
 }
 
@@ -92,11 +93,14 @@ void Call::copy(const Copy& copy) const {
     if (!on || !copy.target.bytes) return;
     Range touched[] = {range(copy.source, Role::Read), range(copy.target, Role::Write)};
     std::vector<Stream*> beside = legacy_streams_beside(*this, *on, copy);
+    if (!beside.empty()) thread.changes.ordered.push_back({on, front.engine().queued(*on)});
+    for (Stream* other : beside) thread.changes.ordered.push_back({other, front.engine().queued(*other)});
     for (Stream* other : beside) front.engine().come_after(*on, front.engine().queued_on(*other));
     Wait wait = on->capture ? Wait::Nothing : wait_of(*this, copy);
     if (wait == Wait::Before) wait_for(front.engine().queued_on(*on));
     work(*on, touched, 2);
     for (Stream* other : beside) front.engine().come_after(*other, front.engine().queued_on(*on));
+    for (Changes::Ordered& one : thread.changes.ordered) one.changes = one.stream->changes;
     if (wait == Wait::Copy) wait_for(front.engine().queued_on(*on));
 }
 

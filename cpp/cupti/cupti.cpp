@@ -93,6 +93,10 @@ void finish(const Handler& handler, Thread& thread, const CUpti_CallbackData& da
     bool waited = std::exchange(thread.waits, false);
     bool succeeded = *static_cast<const CUresult*>(data.functionReturnValue) == CUDA_SUCCESS;
     if (!thread.trials.all.empty()) finish_trials(thread, succeeded);
+    if (!succeeded) {
+        std::lock_guard<xlogmem_mutex> guard(front().lock);
+        front().take_back(thread.changes);
+    }
     Handler::Meaning meaning = succeeded ? handler.after : handler.failed;
     if (meaning) run(meaning, handler, thread, data);
     if (!waited || !succeeded) return;
@@ -116,6 +120,7 @@ void on_call(const Handler& handler, const CUpti_CallbackData& data) {
     Inside inside(thread);
     if (data.callbackSite == CUPTI_API_ENTER) {
         thread.site = place_of_caller();
+        thread.changes.clear();
         if (handler.before) run(handler.before, handler, thread, data);
     } else {
         finish(handler, thread, data);

@@ -13,6 +13,17 @@ bool Front::is_pageable(u64 address) {
     return after == pinned_.begin() || std::prev(after)->second <= address;
 }
 
+void Front::take_back(const Changes& changes) {
+    for (const Changes::Ordered& one : changes.ordered)
+        if (one.stream->changes == one.changes) engine().refuse_order(*one.stream, one.before);
+    if (changes.first_noted)
+        for (u64 number = changes.first_noted; number <= changes.last_noted; number++) backlog.refuse(number);
+    for (const Changes::Fed& fed : changes.fed) engine().refuse(*fed.stream, fed.what, fed.time);
+    for (u64 event : changes.recorded) engine().refuse_record(event);
+    for (u64 address : changes.freed) engine().keep(address);
+    pinned_.insert(changes.unpinned.begin(), changes.unpinned.end());
+}
+
 std::string Front::report() {
     std::string calls;
     for (auto& [name, count] : unseen_)

@@ -7,9 +7,11 @@
 //
 // A call counts at one of these two moments, depending on what other threads may do in between. A free, a launch and
 // the record of an event count before the call: afterwards another thread may have been handed the same address, or
-// have waited for the event already; launches and records count where the driver refuses them, too. An allocation and a
-// wait count after the call, when the driver has accepted it. A call that makes the host wait is noted before, with all
+// have waited for the event already. An allocation and a wait count after the call, when the driver has accepted it. A
+// call that makes the host wait is noted before, with all
 // work that is queued then, and the host knows this work to be done after the call.
+//
+// What counts before the call is taken back if the driver refuses the call (Changes).
 //
 // Calls are handled under a lock of this library. The lock is held for no call of the driver or of Python: the place in
 // the program is found before the lock is taken. The most frequent calls reach the engine later (backlog.hpp), in the
@@ -41,6 +43,38 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st CUDA_ARRAY3D_DESCRIPTOR_v1;
 
 namespace check {
 
+// What a call has changed before the driver has accepted it.
+struct Changes {
+    struct Fed {
+        Stream* stream;
+        Operation what;
+        Time time;
+    };
+    u64 first_noted = 0, last_noted = 0;  // operations of the backlog
+    struct Ordered {
+        Stream* stream;
+        Clock before;
+        u64 changes = 0;  // of its clock, after the call's own
+    };
+    std::vector<Fed> fed;  // operations that were not noted
+    std::vector<Ordered> ordered;  // streams that come after others by a rule of the driver
+    std::vector<u64> recorded, freed;  // events, memory
+    std::map<u64, u64> unpinned;
+
+    void note(u64 operation) {
+        if (!first_noted) first_noted = operation;
+        last_noted = operation;
+    }
+    void clear() {
+        first_noted = last_noted = 0;
+        fed.clear();
+        ordered.clear();
+        recorded.clear();
+        freed.clear();
+        unpinned.clear();
+    }
+};
+
 // State of a thread's call in progress, which is needed again when the call returns.
 struct Thread {
     u64 number = 0;
@@ -48,7 +82,7 @@ struct Thread {
     u32 site = 0;
     bool waits = false;
     Clock waited_for;
-    u64 freed = 0;  // by the free in progress
+    Changes changes;
     bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp
     Trials trials;  // of the launch in progress
 
@@ -127,8 +161,15 @@ class Front {
 
     // -- memory of the host that the device can reach ------------------------------------------------------------------
     void pin(const void* begin, u64 bytes) { pinned_[u64(begin)] = u64(begin) + bytes; }
-    void unpin(const void* begin) { pinned_.erase(u64(begin)); }
+    // Adds what was pinned there to `unpinned`.
+    void unpin(const void* begin, std::map<u64, u64>& unpinned) {
+        auto found = pinned_.find(u64(begin));
+        if (found != pinned_.end()) unpinned.insert(pinned_.extract(found));
+    }
     bool is_pageable(u64 address);
+
+    // The driver has refused the call that made these changes.
+    void take_back(const Changes& changes);
 
     // -- graphs ----------------------------------------------------------------------------------------------------------
     void keep_graph(CUgraph graph, std::shared_ptr<const Graph> work) { graphs_[graph] = std::move(work); }
@@ -236,7 +277,6 @@ struct Call {
     void allocate(u64 address, u64 bytes, Home home = Home::Context) const;  // by the host
     void allocate(u64 address, u64 bytes, CUstream stream, Home home = Home::Context) const;
     void note_free(u64 address) const;
-    void keep() const;
     void free(u64 address) const;
     void free(u64 address, CUstream stream) const;
     void unmap(u64 address, u64 bytes) const;

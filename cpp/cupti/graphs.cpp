@@ -55,7 +55,8 @@ void launch(const Call& call, CUgraphExec executable, CUstream stream) {
     if (!on) return;
     if (Executable* known = call.front.find(executable)) {
         call.front.engine().come_after(*on, known->last);
-        call.front.engine().launch(*on, call.what, *known->graph);
+        Time time = call.front.engine().launch(*on, call.what, *known->graph);
+        call.thread.changes.fed.push_back({on, call.what, time});
         if (!on->capture) known->last = call.front.engine().queued(*on);
     } else {
         call.front.engine().work(*on, call.what);

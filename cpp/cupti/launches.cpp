@@ -99,6 +99,7 @@ void launch(const Call& call, CUfunction function, CUstream stream, const Argume
     noted.what = {kernel.name, call.what.site};
     noted.kernel = &kernel;
     noted.shape = arguments.shape;
+    call.thread.changes.note(noted.number);
     read_arguments(kernel.parameters, arguments.values, arguments.extra, noted.space);
     if (!due) return front.backlog.keep();
     u64 found = front.engine().findings().added();

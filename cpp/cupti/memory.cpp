@@ -13,29 +13,28 @@ void Call::allocate(u64 address, u64 bytes, CUstream handle, Home home) const {
         front.engine().allocate(on, what, address, bytes, pool, home == Home::Context ? on->context : 0);
 }
 
-// Notes the memory that the call frees, which is kept after all if the driver refuses the call.
 void Call::note_free(u64 address) const {
     const Block* block = front.engine().find_whole(address);
-    thread.freed = block && block->live && block->begin == address ? address : 0;
+    if (block && block->live && block->begin == address) thread.changes.freed.push_back(address);
 }
 
-void Call::keep() const {
-    if (thread.freed) front.engine().keep(thread.freed);
-}
-
-// The free waits for everything that the context has queued, unless the memory is stream-ordered. Another thread may be
-// given the address before the call comes back, so the host learns already now of the work that the call waits for.
+// The free waits for everything that the context has queued, unless the memory is stream-ordered.
 void Call::free(u64 address) const {
+    if (!address) return;
     note_free(address);
     const Block* block = front.engine().find_whole(address);
-    bool stream_ordered = block && block->allocated.stream;
-    if (address && !stream_ordered) front.engine().host_learns(front.engine().queued_in(context()));
-    front.engine().free(nullptr, what, address);
+    if (block && block->allocated.stream) {
+        front.engine().free(nullptr, what, address);
+        return;
+    }
+    Clock queued = front.engine().queued_in(context());
+    front.engine().free_after(queued, what, address);
+    wait_for(std::move(queued));
 }
 
 void Call::free(u64 address, CUstream handle) const {
     note_free(address);
-    if (Stream* on = stream(handle)) front.engine().free(on, what, address);
+    if (Stream* on = stream(handle)) thread.changes.fed.push_back({on, what, front.engine().free(on, what, address)});
 }
 
 // Unmapping waits for nothing, and ends all mappings in its range.
@@ -44,6 +43,7 @@ void Call::unmap(u64 address, u64 bytes) const {
         const Block* block = front.engine().find_whole(at);
         if (!block) return;
         at = block->end;
+        note_free(block->begin);
         front.engine().free(nullptr, what, block->begin);
     }
 }
@@ -59,7 +59,6 @@ void add_ordinary(Calls& calls) {
                        ENTRY(cuExternalMemoryGetMappedBuffer)})
         calls.unseen(entry);
     BEFORE(cuMemFree_v2) { call.free(p.dptr); });
-    FAILED(cuMemFree_v2) { call.keep(); });
     BEFORE(cuMemUnmap) { call.unmap(p.ptr, p.size); });
 }
 
@@ -67,7 +66,6 @@ void add_stream_ordered(Calls& calls) {
     AFTER_BOTH(cuMemAllocAsync, _ptsz) { call.allocate(*p.dptr, p.bytesize, p.hStream); });
     AFTER_BOTH(cuMemAllocFromPoolAsync, _ptsz) { call.allocate(*p.dptr, p.bytesize, p.hStream, Home::Unknown); });
     BEFORE_BOTH(cuMemFreeAsync, _ptsz) { call.free(p.dptr, p.hStream); });
-    FAILED_BOTH(cuMemFreeAsync, _ptsz) { call.keep(); });
 }
 
 void add_page_locked(Calls& calls) {
@@ -75,8 +73,8 @@ void add_page_locked(Calls& calls) {
     AFTER(cuMemAllocHost_v2) { call.front.pin(*p.pp, p.bytesize); });
     AFTER(cuMemHostRegister) { call.front.pin(p.p, p.bytesize); });
     AFTER(cuMemHostRegister_v2) { call.front.pin(p.p, p.bytesize); });
-    BEFORE(cuMemFreeHost) { call.front.unpin(p.p); });
-    BEFORE(cuMemHostUnregister) { call.front.unpin(p.p); });
+    BEFORE(cuMemFreeHost) { call.front.unpin(p.p, call.thread.changes.unpinned); });
+    BEFORE(cuMemHostUnregister) { call.front.unpin(p.p, call.thread.changes.unpinned); });
 }
 
 }  // namespace

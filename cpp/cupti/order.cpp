@@ -23,7 +23,10 @@ bool is_alive(const Call& call, CUevent event) { return call.front.handles().is_
 
 void Call::record(CUevent event, CUstream handle_of_stream) const {
     if (!is_alive(*this, event)) return;
-    if (Stream* on = stream(handle_of_stream)) front.engine().record(handle(event), *on);
+    Stream* on = stream(handle_of_stream);
+    if (!on) return;
+    thread.changes.fed.push_back({on, what, front.engine().record(handle(event), *on)});
+    thread.changes.recorded.push_back(handle(event));
 }
 
 namespace {
@@ -101,15 +104,17 @@ void add_streams(Calls& calls) {
     AFTER(cuGreenCtxStreamCreate) { create(call, *p.phStream, p.flags); });
     BEFORE(cuStreamDestroy_v2) { call.front.handles().destroy_stream(handle(p.hStream), call.what); });
     AFTER_BOTH(cuStreamWaitEvent, _ptsz) { wait(call, p.hStream, p.hEvent, p.Flags); });
-    BEFORE_BOTH(cuStreamWaitValue32, _ptsz) { wait_unseen(call, p.stream); });
-    BEFORE_BOTH(cuStreamWaitValue64, _ptsz) { wait_unseen(call, p.stream); });
-    BEFORE_BOTH(cuStreamBatchMemOp, _ptsz) { wait_unseen(call, p.stream); });
+    // Destroyed handles are reported where the driver refuses them, too.
+    FAILED_BOTH(cuStreamWaitEvent, _ptsz) { is_alive(call, p.hEvent) && call.stream(p.hStream); });
+    AFTER_BOTH(cuStreamWaitValue32, _ptsz) { wait_unseen(call, p.stream); });
+    AFTER_BOTH(cuStreamWaitValue64, _ptsz) { wait_unseen(call, p.stream); });
+    AFTER_BOTH(cuStreamBatchMemOp, _ptsz) { wait_unseen(call, p.stream); });
     BEFORE_BOTH(cuStreamWriteValue32, _ptsz) { call.fill({p.addr, 4}, p.stream); });
     BEFORE_BOTH(cuStreamWriteValue64, _ptsz) { call.fill({p.addr, 8}, p.stream); });
-    BEFORE_BOTH(cuStreamWaitValue32_v2, _ptsz) { wait_unseen(call, p.stream); });
-    BEFORE_BOTH(cuStreamWaitValue64_v2, _ptsz) { wait_unseen(call, p.stream); });
-    BEFORE_BOTH(cuStreamBatchMemOp_v2, _ptsz) { wait_unseen(call, p.stream); });
-    BEFORE_BOTH(cuWaitExternalSemaphoresAsync, _ptsz) { wait_unseen(call, p.stream); });
+    AFTER_BOTH(cuStreamWaitValue32_v2, _ptsz) { wait_unseen(call, p.stream); });
+    AFTER_BOTH(cuStreamWaitValue64_v2, _ptsz) { wait_unseen(call, p.stream); });
+    AFTER_BOTH(cuStreamBatchMemOp_v2, _ptsz) { wait_unseen(call, p.stream); });
+    AFTER_BOTH(cuWaitExternalSemaphoresAsync, _ptsz) { wait_unseen(call, p.stream); });
     BEFORE_BOTH(cuStreamWriteValue32_v2, _ptsz) { call.fill({p.addr, 4}, p.stream); });
     BEFORE_BOTH(cuStreamWriteValue64_v2, _ptsz) { call.fill({p.addr, 8}, p.stream); });
     BEFORE_BOTH(cuLaunchHostFunc, _ptsz) { call_host(call, p.hStream); });

@@ -11,13 +11,13 @@ namespace {
 
 int device_attribute(CUdevice_attribute attribute, CUdevice device) {
     switch (int(attribute)) {
-        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: return 1024;
-        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: return 64;
-        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: return 2147483647;
-        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
-        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: return 65535;
+        case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK: return kMostThreads;
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X: return kMostOfLaunch[3];
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: return kMostOfLaunch[4];
+        case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: return kMostOfLaunch[5];
+        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: return kMostOfLaunch[0];
+        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y: return kMostOfLaunch[1];
+        case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: return kMostOfLaunch[2];
         case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: return 49152;
         case CU_DEVICE_ATTRIBUTE_WARP_SIZE: return 32;
         case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:

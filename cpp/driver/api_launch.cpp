@@ -50,8 +50,9 @@ CUresult launch(Lock& lock, CUfunction handle, CUstream stream_handle, const uns
     Function* function = functions().get(reinterpret_cast<u64>(handle));
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     REFUSE_IF(find_stream(stream_handle, &stream));
-    for (unsigned extent : shape)
-        if (!extent) return CUDA_ERROR_INVALID_VALUE;
+    for (std::size_t i = 0; i < 6; i++)
+        if (!shape[i] || shape[i] > kMostOfLaunch[i]) return CUDA_ERROR_INVALID_VALUE;
+    if (shape[3] * shape[4] * shape[5] > kMostThreads) return CUDA_ERROR_INVALID_VALUE;  // at most 2^26
     const Kernel* kernel = function->kernel;
     if (!kernel && driver().config.unknown_kernels) {
         Shape extents{{shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}};

@@ -27,6 +27,10 @@
 namespace sim {
 
 using Lock = std::unique_lock<std::mutex>;
+
+// The largest grid and the largest block, in each direction, and the most threads of a block.
+constexpr unsigned kMostOfLaunch[6] = {2147483647, 65535, 65535, 1024, 1024, 64}, kMostThreads = 1024;
+
 struct Stream;
 struct Capture;
 struct Graph;

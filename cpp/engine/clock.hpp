@@ -20,6 +20,7 @@ using u64 = std::uint64_t;
 struct Time {
     u32 slot = 0;
     u64 number = 0;
+    bool operator==(const Time& other) const { return slot == other.slot && number == other.number; }
 };
 
 class Clock {

@@ -82,11 +82,18 @@ Time Engine::record(u64 handle, Stream& stream) {
     if (trace_) trace_->line(":record", &stream, handle);
     Time now = stream.capture ? Time{} : tick(stream);  // to record is no work of a capture
     Event& event = order_.event(handle);
+    std::swap(event.before, static_cast<Record&>(event));
     event.recorded = !stream.capture;
     event.captured = bool(stream.capture);
     event.capture = stream.capture;
     event.clock = stream.capture ? stream.capture->clock(stream.lane) : stream.clock;
     return now;
+}
+
+void Engine::refuse_record(u64 handle) {
+    if (trace_) trace_->line(":refuse-record", handle);
+    Event& event = order_.event(handle);
+    static_cast<Record&>(event) = std::exchange(event.before, {});
 }
 
 // A stream that waits for work of a capture joins that capture.
@@ -114,16 +121,15 @@ void Engine::come_after(Stream& stream, const Clock& clock) {
     order_.join(stream, clock);
 }
 
+void Engine::refuse_order(Stream& stream, const Clock& before) {
+    if (trace_) trace_->line(":refuse-order", &stream, before);
+    order_.set_back(stream, before);
+}
+
 void Engine::wait_unseen(Stream& stream) {
     if (trace_) trace_->line(":unseen", &stream);
     tick(stream);
     (stream.capture ? stream.capture->clock(stream.lane) : stream.clock).add_unseen();
-}
-
-Clock Engine::queued_on(Stream& stream) {
-    if (trace_ && stream.legacy) trace_->line(":settle", &stream);
-    if (stream.legacy) order_.settle(stream);
-    return stream.clock;
 }
 
 Clock Engine::queued_in(u64 context) const {
@@ -161,6 +167,7 @@ bool is_end(const Range& range, const Range* ranges, std::size_t count) {
 Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size_t count) {
     if (trace_) trace_->work(stream, what, ranges, count);
     Time now = tick(stream);
+    if (!stream.capture) replaced_.begin(now);
     Access made = access(&stream, now, what, Role::Read);
     for (std::size_t i = 0; i < count; i++) {
         const Range& range = ranges[i];
@@ -178,6 +185,27 @@ Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size
         if (!made.unused) touch(stream, made, range.block);
     }
     return now;
+}
+
+void Engine::refuse(Stream& stream, Operation what, Time time) {
+    if (trace_) trace_->line(":refuse", &stream, what, time.slot, time.number);
+    auto is_refused = [&](const Access& access) {
+        return access.time == time && access.stream == stream.id && access.what.site == what.site;
+    };
+    for (bool piece : {false, true})
+        blocks_.each(0, ~u64(0), piece, [&](Block& block) {
+            block.shadow.forget_if(is_refused);
+            block.live &= !is_refused(block.allocated);  // by a launch: the graph's memory
+        });
+    if (stream.capture)
+        stream.capture->forget_if(is_refused);
+    else
+        replaced_.bring_back(time);
+    order_.refuse(stream, time);
+    drop_newest([&](const Finding& one) {
+        bool newest = one.newest == time && one.second.stream == stream.id && one.second.what.site == what.site;
+        return newest || is_refused(one.first);
+    });
 }
 
 void Engine::begin_capture(Stream& stream) {
@@ -222,6 +250,7 @@ Access Engine::launched(const Stream& stream, Time now, Operation what, const Ac
 Time Engine::launch(Stream& stream, Operation what, const Graph& graph) {
     if (trace_) trace_->line(":launch", &stream, what, trace_->number_of(&graph, false));
     Time now = tick(stream);
+    if (!stream.capture) replaced_.begin(now);
     for (const CapturedAccess& captured : graph.allocations) {
         Block* block = blocks_.at(captured.begin, captured.piece);
         if (block && !block->live && block->generation == captured.generation)

@@ -44,6 +44,7 @@
 #include "findings.hpp"
 #include "graphs.hpp"
 #include "pools.hpp"
+#include "replaced.hpp"
 #include "words.hpp"
 
 #include <set>
@@ -67,10 +68,14 @@ class Engine {
     void destroy_stream(Stream* stream);
     void destroy_context(u64 context);
     Time record(u64 event, Stream& stream);
+    // The driver has refused the newest record: the one before it counts again.
+    void refuse_record(u64 event);
     void wait(Stream& stream, u64 event);
     void destroy_event(u64 event);
     // Orders all further work of the stream after `clock`, by a rule of the driver.
     void come_after(Stream& stream, const Clock& clock);
+    // The driver has refused what ordered the stream: it comes after what it came after before.
+    void refuse_order(Stream& stream, const Clock& before);
     // The stream waits in a way that is not modelled: for a value in memory, a semaphore, another process. Races of the
     // stream's later work are possible at most.
     void wait_unseen(Stream& stream);
@@ -79,7 +84,8 @@ class Engine {
     // A front end notes the clock of a blocking call when the call is made, because other threads may queue more work
     // meanwhile, and passes the clock to host_learns() when the call returns.
     const Clock& queued(const Stream& stream) const { return stream.clock; }
-    Clock queued_on(Stream& stream);  // of a synchronize: the legacy stream's includes the blocking streams
+    // Of a synchronize: the legacy stream's includes the blocking streams.
+    Clock queued_on(const Stream& stream) const { return order_.queued_on(stream); }
     Clock queued_in(u64 context) const;
     Clock queued() const;  // everywhere
     Clock recorded(u64 event) const;
@@ -95,6 +101,8 @@ class Engine {
     // -- work --------------------------------------------------------------------------------------------------------
     // Adds an operation that touches nothing, or these ranges.
     Time work(Stream& stream, Operation what, const Range* ranges = nullptr, std::size_t count = 0);
+    // The driver has refused this work: its accesses are forgotten, with their findings.
+    void refuse(Stream& stream, Operation what, Time time);
     // Takes one word of a kernel's parameters, and adds a range if the word is an address in a block.
     void add_pointer(std::vector<Range>& ranges, u64 address, Role role) {
         if (Block* block = blocks_.find(address)) ranges.push_back(anchored(*block, address, role));
@@ -117,7 +125,9 @@ class Engine {
     // -- memory. Without a stream: the host's (cuMemAlloc, cuMemFree after it has waited). ---------------------------
     Time allocate(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool = Pool::Driver, u64 context = 0);
     Time free(Stream* stream, Operation what, u64 address);
-    // The driver has refused this free: the memory stays.
+    // The host's, which waits for the work that `clock` covers. The host learns of this work when the call returns.
+    void free_after(const Clock& clock, Operation what, u64 address);
+    // The driver has refused this free: the memory stays. What was done to it before is forgotten.
     void keep(u64 address);
     // A pool hands out a piece of a block, and takes the piece again.
     void allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool = Pool::Driver);
@@ -180,6 +190,7 @@ class Engine {
     std::unordered_map<std::string, u32> numbers_{
         {"", 0}, {"allocate", kAllocate}, {"deallocate", kDeallocate}, {"use", kUse}};
     std::vector<Access> found_;  // by the comparison in progress
+    Replaced replaced_;
     u64 dropped_ = 0;
     std::shared_ptr<Trace> trace_;
     std::shared_ptr<Journal> journal_;
@@ -196,7 +207,8 @@ class Engine {
     void touch_block(Stream& stream, const Access& access, Block& block);
     void look(const Stream& stream, const Access& access, const Block& block);
     bool gone(Stream& stream, const Access& access, const Block& block);
-    void end_block(Stream* stream, const Access& free, Block& block, bool piece);
+    void end_block(const Clock& clock, const Access& free, Block& block, bool piece);
+    void end_whole(Stream* stream, const Clock& clock, const Access& free, Block& block);
     void reuse(Stream* stream, const Access& alloc);
     void cut(u64 begin, u64 end);
     EarlierOwners earlier_owners(const Clock& home, const Access& alloc, bool piece);
@@ -215,6 +227,15 @@ class Engine {
     Finding finding_of(Kind kind, const Access& first, const Access& second, const Block& block) const;
     void report(Kind kind, const Access& first, const Access& second, const Block& block);
     void report_found(const Access& second, const Block& block);
+    // Drops the newest pairs of these findings.
+    template <class Test>
+    void drop_newest(Test&& test) {
+        findings_.judge_again([&](Finding& finding) {
+            if (!test(finding)) return;
+            if (finding.count <= finding.newest_count) finding.verdict = Verdict::Fine;
+            finding.count -= finding.newest_count;
+        });
+    }
 };
 
 }  // namespace check

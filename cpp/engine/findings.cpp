@@ -56,7 +56,11 @@ bool Findings::keep(const Finding& finding) {
     List& list = finding.is_aside() ? aside_ : reported_;
     auto known = list.places.find(key);
     if (known != list.places.end()) {
-        list.all[known->second].count += finding.count;
+        Finding& one = list.all[known->second];
+        one.count += finding.count;
+        one.newest_count =
+            one.newest == finding.newest ? one.newest_count + finding.newest_count : finding.newest_count;
+        one.newest = finding.newest;
     } else if (list.kept[certain] < kMost) {
         list.kept[certain]++;
         list.places.emplace(std::move(key), list.all.size());

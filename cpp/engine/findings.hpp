@@ -30,6 +30,8 @@ struct Finding {
     Operation allocated, freed;  // of the block, as far as that is known
     u32 tag = 0;  // of the block: a name
     u64 count = 1;  // of such pairs of the same two places of the program
+    Time newest;  // `second` of the newest pair
+    u64 newest_count = 1;  // of the pairs with that one
     u64 number = 0;  // in the journal
 
     bool certain() const { return verdict == Verdict::Certain; }

@@ -55,7 +55,7 @@ void Capture::allocate(const Block& block, const Access& access) {
 
 u64 Capture::touch(const Block& block, const Access& access, u32 lane, std::vector<Access>& found) {
     graph_.accesses.push_back({access, block.begin, block.generation, block.piece});
-    return life(block).shadow.touch(access, lanes_[lane].clock, Clock{}, found);
+    return life(block).shadow.touch(access, lanes_[lane].clock, Clock{}, found, [](const Access&) {});
 }
 
 void Capture::hand_over(const Block& piece, u32 lane) {
@@ -83,6 +83,11 @@ void Capture::free(const Block& block, const Access& access, u32 lane, std::vect
     known.shadow.compare(access, lanes_[lane].clock, found);
     known.freed = true;
     known.free = access;
+}
+
+void Capture::keep(const Block& block) {
+    auto known = lives_.find(block.generation);
+    if (known != lives_.end()) known->second.freed = false;
 }
 
 // A launch is one operation: accesses of the graph to the same bytes in the same way are kept once.

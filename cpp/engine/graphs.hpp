@@ -43,6 +43,12 @@ class Capture {
     void allocate(const Block& block, const Access& access);
     const Access* freed(const Block& block) const;
     void free(const Block& block, const Access& access, u32 lane, std::vector<Access>& found);
+    void keep(const Block& block);  // the driver has refused the free
+    template <class Test>
+    void forget_if(Test&& test) {
+        check::remove_if(graph_.accesses, [&](const CapturedAccess& one) { return test(one.access); });
+        for (auto& life : lives_) life.second.shadow.forget_if(test);
+    }
 
     std::shared_ptr<const Graph> finish();
     // Calls visit(address, generation, free) for the memory that is the graph's own.

@@ -45,6 +45,7 @@ Finding Engine::finding_of(Kind kind, const Access& first, const Access& second,
     finding.doubtful = kind == Kind::Race && (second.unseen || (!second.in_capture && order_.is_doubtful(first.time)));
     finding.first = first;
     finding.second = second;
+    finding.newest = second.time;
     words_.refresh(finding.first);
     words_.refresh(finding.second);
     finding.gone = first.role == Role::Free;
@@ -121,10 +122,12 @@ void Engine::look(const Stream& stream, const Access& access, const Block& block
 void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
     if (gone(stream, access, block)) return;
     if (block.tracked && declared_.audits()) look(stream, access, block);
-    if (stream.capture)
+    if (stream.capture) {
         dropped_ += stream.capture->touch(block, access, stream.lane, found_);
-    else
-        dropped_ += block.shadow.touch(access, stream.clock, order_.host(), found_);
+    } else {
+        dropped_ += block.shadow.touch(access, stream.clock, order_.host(), found_,
+                                       [&](const Access& earlier) { replaced_.add(block, earlier); });
+    }
     // A missing wait in this life of the memory says more than a missing wait for the earlier owners.
     bool at_home = stream.id == block.allocated.stream;
     bool meets = block.owners.any(at_home) && !stream.capture && !is_wrong(found_, access);
@@ -229,10 +232,9 @@ void Engine::reuse(Stream* stream, const Access& alloc) {
 // -- frees ------------------------------------------------------------------------------------------------------------
 
 // Everything that was done to the block has to come before its free.
-void Engine::end_block(Stream* stream, const Access& free, Block& block, bool piece) {
+void Engine::end_block(const Clock& clock, const Access& free, Block& block, bool piece) {
     Access freed = free;
     set_extent(freed, block.begin, block.end);
-    const Clock& clock = clock_of(stream);
     block.shadow.compare(freed, clock, found_);
     if (!found_.empty() && block.pool == Pool::Replaced) withhold_found(freed, block);
     if (!found_.empty()) report_found(freed, block);
@@ -256,19 +258,39 @@ Time Engine::free(Stream* stream, Operation what, u64 address) {
         if (!found_.empty()) report_found(made, *block);
         return now;
     }
-    if (withheld_.any()) end_withheld(stream, *block);
-    // A pool returns the memory: its pieces end with it, also pieces that the pool has taken from their owners before.
-    blocks_.each(block->begin, block->end, true, [&](Block& piece) { end_block(stream, made, piece, true); });
-    blocks_.forget(block->begin, block->end, true);
-    block->cut = false;
-    end_block(stream, made, *block, false);
+    end_whole(stream, clock_of(stream), made, *block);
     return now;
+}
+
+void Engine::free_after(const Clock& clock, Operation what, u64 address) {
+    if (trace_) trace_->line(":free-after", what, address, clock);
+    Block* block = blocks_.at(address, false);
+    if (!block || !block->live) return;
+    if (withheld_.any()) note_host_waits(clock);
+    Clock done = order_.host();
+    done.join(clock);
+    end_whole(nullptr, done, access(nullptr, {}, what, Role::Free), *block);
+}
+
+// A pool returns the memory: its pieces end with it, also pieces that the pool has taken from their owners before.
+void Engine::end_whole(Stream* stream, const Clock& clock, const Access& free, Block& block) {
+    if (withheld_.any()) end_withheld(stream, block);
+    blocks_.each(block.begin, block.end, true, [&](Block& piece) { end_block(clock, free, piece, true); });
+    blocks_.forget(block.begin, block.end, true);
+    block.cut = false;
+    end_block(clock, free, block, false);
 }
 
 void Engine::keep(u64 address) {
     if (trace_) trace_->line(":keep", address);
     Block* block = blocks_.at(address, false);
     if (!block) return;
+    drop_newest([&](const Finding& one) {
+        return one.generation == block->generation && (one.first.role == Role::Free || one.second.role == Role::Free);
+    });
+    for (auto& stream : order_.streams())
+        if (stream->capture) stream->capture->keep(*block);
+    if (block->live) return;  // it was captured
     drop_withheld(*block);
     block->live = true;
     block->shadow.start(block->begin, block->end);
@@ -279,7 +301,7 @@ void Engine::free_piece(Stream* stream, Operation what, u64 address) {
     Time now = stream ? tick(*stream) : Time{};
     Block* block = blocks_.at(address, true);
     if (!block || !block->live || (stream && stream->capture)) return;
-    end_block(stream, access(stream, now, what, Role::Free), *block, true);
+    end_block(clock_of(stream), access(stream, now, what, Role::Free), *block, true);
 }
 
 void Engine::release_piece(Operation what, u64 address) {

@@ -1,6 +1,8 @@
 // Movements of clocks: see order.hpp.
 #include "order.hpp"
 
+#include <utility>
+
 namespace check {
 
 // The number of slots stays small however many streams come and go: a new stream continues to count in the slot of a
@@ -64,12 +66,32 @@ void Order::join(Stream& stream, const Clock& clock) {
     note_change(stream);
 }
 
+// The stream joins all clocks anew at its next operation.
+void Order::set_back(Stream& stream, const Clock& clock) {
+    stream.clock = clock;
+    stream.clock.set(stream.now());
+    stream.host_seen = stream.legacy_seen = stream.collected = stream.collected_for = 0;
+    if (stream.legacy) {
+        for (Stream* other : live_)
+            if (other->context == stream.context) other->seen_by_legacy = 0;
+        ended_[stream.context].blocking.join(stream.taken);
+    }
+    note_change(stream);
+}
+
+void Order::refuse(Stream& stream, Time time) {
+    if (stream.legacy && stream.collected_for == time.number && stream.now() == time) set_back(stream, stream.before);
+}
+
 // The legacy stream comes after its context's blocking streams, and after what destroyed ones have waited for. A wait
 // may have changed a stream's clock since the stream's last operation: so the changes of the clock count, not the
 // operations.
 void Order::collect(Stream& legacy) {
     if (legacy.collected == other_changes_) return;
     legacy.collected = other_changes_;
+    legacy.collected_for = legacy.newest + 1;
+    legacy.before = legacy.clock;
+    legacy.taken = {};
     for (Stream* other : live_) {
         if (other == &legacy || !other->blocking || other->context != legacy.context) continue;
         if (other->seen_by_legacy == other->changes) continue;
@@ -79,7 +101,7 @@ void Order::collect(Stream& legacy) {
     auto ended = ended_.find(legacy.context);
     if (ended == ended_.end() || ended->second.blocking.is_empty()) return;
     join(legacy, ended->second.blocking);
-    ended->second.blocking = {};
+    legacy.taken = std::exchange(ended->second.blocking, {});
 }
 
 void Order::settle(Stream& stream) {
@@ -109,6 +131,16 @@ void Order::host_learns(const Clock& clock) {
     host_.join(clock);
     host_.forget_unseen();
     host_changes_++;
+}
+
+Clock Order::queued_on(const Stream& stream) const {
+    Clock all = stream.clock;
+    if (!stream.legacy) return all;
+    for (Stream* other : live_)
+        if (other->blocking && other->context == stream.context) all.join(other->clock);
+    auto ended = ended_.find(stream.context);
+    if (ended != ended_.end()) all.join(ended->second.blocking);
+    return all;
 }
 
 void Order::add_queued(Clock& clock, u64 context) const {

@@ -34,7 +34,10 @@ struct Stream {
     Clock clock;
     u64 changes = 0;  // of the clock
     u64 host_seen = 0, legacy_seen = 0, seen_by_legacy = 0;  // whose clock was joined in which state
-    u64 collected = 0;  // by the legacy stream: Order::other_changes_ when it did
+    // Of the legacy stream: Order::other_changes_ when it collected the others' clocks, and for which operation; its own
+    // clock before, and what it took of destroyed streams.
+    u64 collected = 0, collected_for = 0;
+    Clock before, taken;
 
     // While the stream captures, its operations are those of the capture: see graphs.hpp.
     std::shared_ptr<Capture> capture;
@@ -43,11 +46,15 @@ struct Stream {
     Time now() const { return {slot, newest}; }
 };
 
-struct Event {
+struct Record {
     Clock clock;
     bool recorded = false;
     std::weak_ptr<Capture> capture;  // recorded on a capturing stream
     bool captured = false;
+};
+
+struct Event : Record {
+    Record before;  // which counts again if the driver refuses the newest
 };
 
 class Order {
@@ -69,6 +76,9 @@ class Order {
     }
     void settle(Stream& stream);
     void join(Stream& stream, const Clock& clock);
+    // The driver has refused the operation: if it is the newest of a legacy stream, the stream has collected nothing.
+    void refuse(Stream& stream, Time time);
+    void set_back(Stream& stream, const Clock& clock);
 
     Event& event(u64 handle) { return events_[handle]; }
     const Event* find_event(u64 handle) const;
@@ -81,6 +91,8 @@ class Order {
     bool is_doubtful(Time time) const { return doubtful_.covers(time); }
     void all_is_done();
 
+    // What a synchronize of the stream waits for: for the legacy stream the context's blocking streams, too.
+    Clock queued_on(const Stream& stream) const;
     // Adds what the streams of this context have queued, the destroyed ones too; or all streams.
     void add_queued(Clock& clock, u64 context) const;
     void add_queued(Clock& clock) const;

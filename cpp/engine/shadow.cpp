@@ -12,34 +12,18 @@ bool same(const Access& a, const Access& b) {
            a.role == b.role && a.anchor == b.anchor;
 }
 
-// Adds an access once: an access that lies in several cells is met in each.
-void add_once(std::vector<Access>& found, const Access& access) {
-    for (const Access& known : found)
-        if (same(known, access)) return;
-    found.push_back(access);
-}
-
 bool contradicts(const Access& earlier, const Access& access, const Clock& clock) {
     return !clock.covers(earlier.time) && overlap(earlier, access) && judge(earlier, access) != Verdict::Fine;
 }
 
-void touch_cell(Cell& cell, const Access& access, const Clock& clock, std::vector<Access>& found) {
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < cell.seen.size(); i++) {
-        const Access& earlier = cell.seen[i];
-        if (!clock.covers(earlier.time)) {
-            if (overlap(earlier, access) && judge(earlier, access) != Verdict::Fine) add_once(found, earlier);
-        } else if (stands_for(access, earlier, cell.begin, cell.end)) {
-            continue;
-        }
-        if (kept != i) cell.seen[kept] = earlier;
-        kept++;
-    }
-    cell.seen.resize(kept);
-    cell.seen.push_back(access);
-}
-
 }  // namespace
+
+// An access that lies in several cells is met in each.
+void Shadow::add_once(std::vector<Access>& found, const Access& access) {
+    for (const Access& known : found)
+        if (same(known, access)) return;
+    found.push_back(access);
+}
 
 void Shadow::start(u64 begin, u64 end) {
     cells_.resize(1);
@@ -72,17 +56,7 @@ void Shadow::compare(const Access& access, const Clock& clock, std::vector<Acces
             if (contradicts(earlier, access, clock)) add_once(found, earlier);
 }
 
-u64 Shadow::touch(const Access& access, const Clock& clock, const Clock& host, std::vector<Access>& found) {
-    std::size_t first = first_cell(access.begin), last = first;
-    bool full = false;
-    for (std::size_t i = first; i < cells_.size() && cells_[i].begin < access.end; last = i++) {
-        touch_cell(cells_[i], access, clock, found);
-        full |= cells_[i].seen.size() > kLongest;
-    }
-    if (!full) {
-        if (first < last) merge(first, last, access);
-        return 0;
-    }
+u64 Shadow::make_room(std::size_t first, std::size_t last, const Clock& host) {
     u64 dropped = 0;
     for (std::size_t i = last + 1; i-- > first;)  // backwards: a split moves the cells behind it
         if (cells_[i].seen.size() > kLongest) dropped += make_room(i, host);

@@ -122,12 +122,15 @@ bool Player::on_order(const std::string& call) {
         engine_.destroy_event(number(1));
     } else if (call == ":unseen") {
         engine_.wait_unseen(*stream(1));
-    } else if (call == ":settle") {
-        engine_.queued_on(*stream(1));
+    } else if (call == ":refuse-record") {
+        engine_.refuse_record(number(1));
     } else if (call == ":learn") {
         engine_.host_learns(clock());
     } else if (call == ":after") {
         engine_.come_after(*stream(1), clock(2));
+    } else if (call == ":settle") {  // older traces have it, and the next operation does it
+    } else if (call == ":refuse-order") {
+        engine_.refuse_order(*stream(1), clock(2));
     } else if (call == ":may-learn") {
         engine_.host_may_learn(clock());
     } else if (call == ":done") {
@@ -143,6 +146,8 @@ bool Player::on_memory(const std::string& call) {
         engine_.allocate(stream(1), operation(2), number(4), number(5), pool());
     } else if (call == ":free") {
         engine_.free(stream(1), operation(2), number(4));
+    } else if (call == ":free-after") {
+        engine_.free_after(clock(4), operation(1), number(3));
     } else if (call == ":piece") {
         engine_.allocate_piece(stream(1), operation(2), number(4), number(5), pool());
     } else if (call == ":unpiece") {
@@ -161,6 +166,8 @@ bool Player::on_memory(const std::string& call) {
         engine_.decide_all_frees();
     } else if (call == ":keep") {
         engine_.keep(number(1));
+    } else if (call == ":refuse") {
+        engine_.refuse(*stream(1), operation(2), {u32(number(4)), number(5)});
     } else if (call == ":forget-all") {
         engine_.forget_memory();
     } else if (call == ":track") {

@@ -43,6 +43,7 @@ class Replay {
     std::map<std::string, u64> windows_;
     std::map<std::string, u32> kernel_words_;
     std::map<std::string, Time> launches_;  // the last one through a word
+    std::map<std::string, std::pair<Operation, Time>> newest_;  // work, by the name of its stream
     u64 next_handle_ = 0x100, next_address_ = 0x7f0000000000;
     Words words_;
     Operation what_;
@@ -182,6 +183,11 @@ bool Replay::on_order() {
             engine_.record(event, *on);
         else
             engine_.wait(*on, event);
+    } else if (call == "refuse") {
+        auto& [what, time] = newest_.at(word(1));
+        engine_.refuse(*stream(word(1)), what, time);
+    } else if (call == "refuse-record") {
+        engine_.refuse_record(handle(event_handles_, word(1)));
     } else if (call == "wait-unseen") {
         engine_.wait_unseen(*stream(word(1)));
     } else if (call == "sync") {
@@ -214,6 +220,8 @@ bool Replay::on_memory() {
             engine_.allocate(on, what_, at, bytes, has("replaced") ? Pool::Replaced : Pool::Driver);
     } else if (call == "free") {
         engine_.free(stream(word(2)), what_, address(word(1)));
+    } else if (call == "free-after") {
+        engine_.free_after(engine_.queued_on(*stream(word(2))), what_, address(word(1)));
     } else if (call == "keep") {
         engine_.keep(address(word(1)));
     } else if (call == "unpiece") {
@@ -290,6 +298,7 @@ void Replay::run() {
     std::vector<Range> ranges;
     for (std::size_t i = 3; i < words_.size(); i++) ranges.push_back(range(words_[i]));
     Time time = engine_.work(*stream(word(1)), what_, ranges.data(), ranges.size());
+    newest_[word(1)] = {what_, time};
     for (auto& [name, number] : kernel_words_)
         for (const Range& range : ranges)
             if (range.word == number) launches_[name] = time;

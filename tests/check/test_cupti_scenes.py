@@ -11,12 +11,13 @@ import scenes_of_lists  # noqa: F401
 import scenes_of_memory  # noqa: F401
 import scenes_of_order  # noqa: F401
 import scenes_of_pools  # noqa: F401
+import scenes_of_refusals  # noqa: F401
 import scenes_of_waits  # noqa: F401
 from cupti_library import COMPILER, NEEDED, build_driver, library, play
 from fabricated import SCENES
 
 MODULES = [f"scenes_of_{what}" for what in ("copies", "extents", "graphs", "launches", "libraries", "lists", "memory",
-                                            "order", "pools", "waits")]
+                                            "order", "pools", "refusals", "waits")]
 pytestmark = [*NEEDED, COMPILER]
 
 

@@ -117,3 +117,16 @@ def both_threads_are_the_host(p: Program, repaired: bool) -> None:
     if repaired:
         p.in_thread(lambda: p.synchronize(A))
     p.call("cuMemsetD8Async", dstDevice=Y, N=BYTES, hStream=B)
+
+
+D = 0x7100                                          # a stream that waits for the default one
+
+
+@scene("possible write/write")
+def no_query_of_the_default_stream_speaks_for_others(p: Program, repaired: bool) -> None:
+    """The second says as little of them as the first: perhaps their work is done."""
+    p.create(D, flags=0)
+    p.fill(X, D)
+    for _ in range(2):
+        p.call("cuStreamSynchronize" if repaired else "cuStreamQuery", hStream=LEGACY)
+    p.fill(X, B)

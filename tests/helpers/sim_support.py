@@ -168,8 +168,8 @@ def kernel(name):
     return ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadData(PTX)), name.encode()))
 
 
-def launch(function, s, values, types, grid=(1, 1, 1)):
-    return driver.cuLaunchKernel(function, *grid, 32, 1, 1, 0, s, (tuple(values), tuple(types)), 0)
+def launch(function, s, values, types, grid=(1, 1, 1), block=(32, 1, 1)):
+    return driver.cuLaunchKernel(function, *grid, *block, 0, s, (tuple(values), tuple(types)), 0)
 
 
 def launch_host(s, function):

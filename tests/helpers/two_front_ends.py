@@ -4,8 +4,8 @@ on a GPU gets the callbacks of the same call.  What they find has to be the same
     python tests/helpers/two_front_ends.py LIBRARY SEED COUNT [CALL]
 
 runs programs in this process, and prints each on which they differ, in its fewest steps.  CALL is kept from the front
-end on a GPU.  No program has the known differences: managed memory is a block on a GPU alone; work of a call that the
-driver refuses counts on a GPU alone; the launch of a graph of nothing orders streams on a GPU alone.
+end on a GPU.  No program has the known differences: managed memory is a block on a GPU alone; the launch of a graph of
+nothing orders streams on a GPU alone.
 """
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
 WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fill": 22, "copy": 18,
            "download": 8, "upload": 8, "on_host": 2, "record": 14, "wait": 14, "learn": 5,
            "synchronize_context": 1, "destroy_stream": 2, "destroy_event": 2, "call_host": 1, "begin": 2,
-           "end": 3, "launch": 4, "choose_device": 2}
+           "end": 3, "launch": 4, "choose_device": 2, "refuse": 6}
 
 
 def steps_of(seed: int) -> list[Step]:
@@ -301,6 +301,25 @@ class World(Program):
             graph, device = self.graphs[a % len(self.graphs)]
             near = [s for s in self.streams if s[1] == device]
             self.do("cuGraphLaunch", device, hGraph=graph, hStream=near[b % len(near)][0])
+
+    def refuse(self, a: int, b: int, c: int) -> None:
+        """A call that the driver refuses."""
+        if not self.blocks or self.capture:
+            return
+        handle, device, _ = self.stream(a)
+        far = [event for event, of in self.events if of != device]
+        at, beyond = self.place(b), BYTES + 512
+        calls: list[tuple[str, dict[str, int]]] = [
+            ("cuMemsetD8Async", {"dstDevice": at, "N": beyond, "hStream": handle}),
+            ("cuMemsetD32_v2", {"dstDevice": at + 1, "N": 16}),
+            ("cuMemcpyDtoDAsync_v2", {"dstDevice": at, "srcDevice": self.place(c), "ByteCount": beyond,
+                                      "hStream": handle}),
+            ("cuMemcpyDtoH_v2", {"dstHost": PAGEABLE, "srcDevice": at, "ByteCount": beyond}),
+            ("cuMemFree_v2", {"dptr": at - at % BYTES + 256}),
+            ("cuMemFreeAsync", {"dptr": at - at % BYTES + 256, "hStream": handle})]
+        calls += [("cuEventRecord", {"hEvent": event, "hStream": handle}) for event in far[:1]]
+        entry, fields = calls[c % len(calls)]
+        assert not self.do(entry, device, **fields), f"{entry} was not refused"
 
     def choose_device(self, a: int, b: int, c: int) -> None:
         self.device = a % DEVICES

@@ -60,6 +60,26 @@ def test_bad_launches(simulator, capfd):
     free(p, 0)
 
 
+@pytest.mark.parametrize("axis", range(3))
+def test_a_grid_and_a_block_have_limits(simulator, axis):
+    """The driver's own figures, and one more."""
+    attribute = driver.CUdevice_attribute
+    device = ok(driver.cuDeviceGet(0))
+    p, fill_kernel = alloc(0), cu.kernel("xlogmem_fill_u32")
+    for what in ("grid", "block"):
+        name = f"CU_DEVICE_ATTRIBUTE_MAX_{what.upper()}_DIM_{'XYZ'[axis]}"
+        most = ok(driver.cuDeviceGetAttribute(getattr(attribute, name), device))
+        for size in (most, most + 1):
+            extent = [1, 1, 1]
+            extent[axis] = size
+            answer = code(cu.launch(fill_kernel, 0, [p, 1, 16], [U64, U32, U32], **{what: extent}))
+            assert answer == (1 if size > most else 0), (what, size)
+    threads = ok(driver.cuDeviceGetAttribute(attribute.CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, device))
+    assert code(cu.launch(fill_kernel, 0, [p, 1, 16], [U64, U32, U32], block=(threads // 2, 2, 1))) == 0
+    assert code(cu.launch(fill_kernel, 0, [p, 1, 16], [U64, U32, U32], block=(threads // 2, 3, 1))) == 1
+    free(p, 0)
+
+
 def test_libraries(simulator):
     library = ok(driver.cuLibraryLoadData(cu.PTX, [], [], 0, [], [], 0))
     function = ok(driver.cuKernelGetFunction(ok(driver.cuLibraryGetKernel(library, b"xlogmem_fill_u32"))))
