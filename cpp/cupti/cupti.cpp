@@ -95,7 +95,7 @@ void finish(const Handler& handler, Thread& thread, const CUpti_CallbackData& da
     if (!thread.trials.all.empty()) finish_trials(thread, succeeded);
     if (!succeeded) {
         std::lock_guard<xlogmem_mutex> guard(front().lock);
-        front().take_back(thread.changes);
+        front().undo(thread.changes);
     }
     Handler::Meaning meaning = succeeded ? handler.after : handler.failed;
     if (meaning) run(meaning, handler, thread, data);

@@ -13,7 +13,7 @@ bool Front::is_pageable(u64 address) {
     return after == pinned_.begin() || std::prev(after)->second <= address;
 }
 
-void Front::take_back(const Changes& changes) {
+void Front::undo(const Changes& changes) {
     for (const Changes::Ordered& one : changes.ordered)
         if (one.stream->changes == one.changes) engine().refuse_order(*one.stream, one.before);
     if (changes.first_noted)

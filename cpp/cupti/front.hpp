@@ -11,7 +11,7 @@
 // call that makes the host wait is noted before, with all
 // work that is queued then, and the host knows this work to be done after the call.
 //
-// What counts before the call is taken back if the driver refuses the call (Changes).
+// What counts before the call is undone if the driver refuses the call (Changes).
 //
 // Calls are handled under a lock of this library. The lock is held for no call of the driver or of Python: the place in
 // the program is found before the lock is taken. The most frequent calls reach the engine later (backlog.hpp), in the
@@ -169,7 +169,7 @@ class Front {
     bool is_pageable(u64 address);
 
     // The driver has refused the call that made these changes.
-    void take_back(const Changes& changes);
+    void undo(const Changes& changes);
 
     // -- graphs ----------------------------------------------------------------------------------------------------------
     void keep_graph(CUgraph graph, std::shared_ptr<const Graph> work) { graphs_[graph] = std::move(work); }
