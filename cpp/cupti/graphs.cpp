@@ -54,6 +54,7 @@ void launch(const Call& call, CUgraphExec executable, CUstream stream) {
     Stream* on = call.stream(stream);
     if (!on) return;
     if (Executable* known = call.front.find(executable)) {
+        if (!known->graph->has_work) return;
         call.front.engine().come_after(*on, known->last);
         Time time = call.front.engine().launch(*on, call.what, *known->graph);
         call.thread.changes.fed.push_back({on, call.what, time});

@@ -93,6 +93,7 @@ void Capture::keep(const Block& block) {
 // A launch is one operation: accesses of the graph to the same bytes in the same way are kept once.
 std::shared_ptr<const Graph> Capture::finish() {
     auto graph = std::make_shared<Graph>();
+    for (const Lane& lane : lanes_) graph->has_work |= lane.newest > 0;
     for (const CapturedAccess& made : graph_.allocations)
         if (!is_own(made.generation)) graph->allocations.push_back(made);
     std::set<std::tuple<u64, u64, u64, Role, bool, bool, bool, bool, u64>> known;

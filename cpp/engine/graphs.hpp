@@ -22,6 +22,7 @@ struct CapturedAccess {
 // The accesses of a launch. Memory that the graph allocates and frees again is its own: accesses to it were judged
 // during the capture, and no other work has the memory.
 struct Graph {
+    bool has_work = false;  // or it has no nodes: its launch is nothing, and is ordered with no other
     std::vector<CapturedAccess> allocations;  // which a launch makes anew, if the program has freed the memory
     std::vector<CapturedAccess> accesses;
 };

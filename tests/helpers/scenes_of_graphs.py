@@ -43,6 +43,20 @@ def a_graph_does_its_work_where_it_is_launched(p: Program, repaired: bool) -> No
 
 
 @scene("certain write/write")
+def the_launch_of_a_graph_of_nothing_is_nothing(p: Program, repaired: bool) -> None:
+    """It does not come after the last one, as that of another graph does (and as an H100 has it)."""
+    begin(p)
+    if repaired:
+        p.fill(Y, A)
+    end(p)
+    instantiate(p)
+    p.fill(X, A)
+    for stream in (A, B):
+        launch(p, stream)
+    p.fill(X, B)
+
+
+@scene("certain write/write")
 def what_is_captured_is_not_done_yet(p: Program, repaired: bool) -> None:
     if not repaired:
         p.fill(X, A)

@@ -4,8 +4,7 @@ on a GPU gets the callbacks of the same call.  What they find has to be the same
     python tests/helpers/two_front_ends.py LIBRARY SEED COUNT [CALL]
 
 runs programs in this process, and prints each on which they differ, in its fewest steps.  CALL is kept from the front
-end on a GPU.  No program has the known differences: managed memory is a block on a GPU alone; the launch of a graph of
-nothing orders streams on a GPU alone.
+end on a GPU.  No program has the known difference: managed memory is a block on a GPU alone.
 """
 from __future__ import annotations
 
@@ -277,8 +276,6 @@ class World(Program):
             if self.do("cuStreamBeginCapture_v2", stream[1], hStream=stream[0], mode=2):
                 self.capture, self.members = stream, {stream[0]}
                 self.captures += 1
-                # The launch of a graph of nothing orders streams here, and not there.
-                self.do("cuMemsetD8Async", stream[1], dstDevice=self.place(b), N=BYTES // 4, hStream=stream[0])
 
     def end_capture(self, a: int, b: int, c: int) -> None:
         if not self.capture:
