@@ -25,7 +25,7 @@ void Call::record(CUevent event, CUstream handle_of_stream) const {
     if (!is_alive(*this, event)) return;
     Stream* on = stream(handle_of_stream);
     if (!on) return;
-    thread.changes.fed.push_back({on, what, front.engine().record(handle(event), *on)});
+    thread.changes.fed.push_back({on, what, front.engine().record(handle(event), *on, what)});
     thread.changes.recorded.push_back(handle(event));
 }
 
@@ -48,7 +48,7 @@ void wait(const Call& call, CUstream stream, CUevent event, unsigned flags) {
     Stream* on = call.stream(stream);
     if (!on) return;
     bool external = flags & CU_EVENT_WAIT_EXTERNAL && on->capture;
-    if (!external) call.front.engine().wait(*on, handle(event));
+    if (!external) call.front.engine().wait(*on, handle(event), call.what);
     if (external || call.front.is_foreign(handle(event))) call.front.engine().wait_unseen(*on);
 }
 

@@ -35,11 +35,14 @@ CUresult wait_event(Lock& lock, Stream* stream, Event* event, unsigned flags) {
     if (flags & ~unsigned(CU_EVENT_WAIT_EXTERNAL)) return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture || event->captured) return wait_in_capture(stream, event, flags & CU_EVENT_WAIT_EXTERNAL);
     if (event->at_launch) driver().engine.wait_unseen(*stream->order);
-    if (!event->recorded) return CUDA_SUCCESS;
+    if (!event->recorded) {
+        watch_wait(stream, event->handle);
+        return CUDA_SUCCESS;
+    }
     REFUSE_IF(check_legacy_use(stream));
     make_room(lock, stream);
     wait_for(lock, stream, event->position);
-    driver().engine.wait(*stream->order, event->handle);
+    watch_wait(stream, event->handle);
     if (driver().config.policy == Policy::Eager) advance(lock, stream);
     return CUDA_SUCCESS;
 }

@@ -2,6 +2,7 @@
 #include "capture.hpp"
 
 #include "memory.hpp"
+#include "watch.hpp"
 
 #include <algorithm>
 
@@ -97,7 +98,7 @@ CUresult wait_across(Capture* capture, Event* event) {
 
 // Orders the stream after the event, by operations in the engine and by nodes in the capture.
 void come_after(Stream* stream, Event* event) {
-    driver().engine.wait(*stream->order, event->handle);
+    watch_wait(stream, event->handle);
     Nodes& newest = stream->capture->newest[stream];
     for (CUgraphNode node : event->captured_after)
         if (std::find(newest.begin(), newest.end(), node) == newest.end()) newest.push_back(node);
@@ -153,7 +154,7 @@ CUresult record_in_capture(Stream* stream, Event* event, bool external) {
         driver().engine.work(*stream->order, {});
     } else {
         event->captured_after = stream->capture->newest[stream];
-        driver().engine.record(event->handle, *stream->order);
+        watch_record(event->handle, stream);
     }
     return CUDA_SUCCESS;
 }

@@ -329,7 +329,7 @@ CUresult record_event(Lock& lock, Event* event, Stream* stream, bool external) {
         time = std::make_shared<double>(0);
         work.run = [time] { *time = double(driver().steps) * 1e-3; };
     }
-    auto watch = [&] { return driver().engine.record(event->handle, *stream->order); };
+    auto watch = [&] { return watch_record(event->handle, stream); };
     Position position;
     if (CUresult error = submit(lock, stream, std::move(work), &position, watch)) return error;
     event->recorded = true;

@@ -156,6 +156,12 @@ check::Time watch_free(Stream* stream, u64 address) {
     return watched([&] { return engine().free(order, operation(this_thread().call), address); });
 }
 
+check::Time watch_record(u64 event, Stream* stream) {
+    return engine().record(event, *stream->order, operation(this_thread().call));
+}
+
+void watch_wait(Stream* stream, u64 event) { engine().wait(*stream->order, event, operation(this_thread().call)); }
+
 check::Time watch_launch(Stream* stream, const check::Graph& graph) {
     return watched([&] { return engine().launch(*stream->order, operation(this_thread().call), graph); });
 }

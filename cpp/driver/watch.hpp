@@ -36,6 +36,8 @@ check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& l
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes);
 check::Time watch_free(Stream* stream, u64 address);
 check::Time watch_launch(Stream* stream, const check::Graph& graph);
+check::Time watch_record(u64 event, Stream* stream);
+void watch_wait(Stream* stream, u64 event);
 
 // The call in progress was given a handle that has been destroyed.
 void report_dead(check::Kind kind, u64 handle);

@@ -17,7 +17,10 @@ u32 Engine::name(const std::string& text) {
     return made.first->second;
 }
 
-Time Engine::tick(Stream& stream) { return stream.capture ? stream.capture->tick(stream.lane) : order_.tick(stream); }
+Time Engine::tick(Stream& stream) {
+    stream.has_worked = true;
+    return stream.capture ? stream.capture->tick(stream.lane) : order_.tick(stream);
+}
 
 Access Engine::access(const Stream* stream, Time time, Operation what, Role role) const {
     Access made;
@@ -78,8 +81,8 @@ void Engine::all_is_done() {
     order_.all_is_done();
 }
 
-Time Engine::record(u64 handle, Stream& stream) {
-    if (trace_) trace_->line(":record", &stream, handle);
+Time Engine::record(u64 handle, Stream& stream, Operation what) {
+    if (trace_) trace_->line(":record", &stream, handle, what);
     Time now = stream.capture ? Time{} : tick(stream);  // to record is no work of a capture
     Event& event = order_.event(handle);
     std::swap(event.before, static_cast<Record&>(event));
@@ -87,6 +90,9 @@ Time Engine::record(u64 handle, Stream& stream) {
     event.captured = bool(stream.capture);
     event.capture = stream.capture;
     event.clock = stream.capture ? stream.capture->clock(stream.lane) : stream.clock;
+    event.stream = stream.id;
+    event.time = now;
+    event.what = what;
     return now;
 }
 
@@ -96,10 +102,25 @@ void Engine::refuse_record(u64 handle) {
     static_cast<Record&>(event) = std::exchange(event.before, {});
 }
 
+void Engine::note_wait(Stream& stream, Operation what, const Event* event) {
+    if (std::exchange(stream.has_worked, false)) stream.waits.clear();
+    if (stream.waits.size() == Stream::kMostWaits) return;
+    Waited made;
+    made.what = what;
+    made.recorded = event && event->recorded;
+    if (made.recorded) {
+        made.stream = event->stream;
+        made.time = event->time;
+        made.recorded_by = event->what;
+    }
+    stream.waits.push_back(made);
+}
+
 // A stream that waits for work of a capture joins that capture.
-void Engine::wait(Stream& stream, u64 handle) {
-    if (trace_) trace_->line(":wait", &stream, handle);
+void Engine::wait(Stream& stream, u64 handle, Operation what) {
+    if (trace_) trace_->line(":wait", &stream, handle, what);
     const Event* event = order_.find_event(handle);
+    if (!stream.capture && !(event && event->captured)) note_wait(stream, what, event);
     if (!event) return;
     if (event->captured) {
         std::shared_ptr<Capture> capture = event->capture.lock();

@@ -67,10 +67,10 @@ class Engine {
     Stream* create_legacy(u64 context, u64 id);
     void destroy_stream(Stream* stream);
     void destroy_context(u64 context);
-    Time record(u64 event, Stream& stream);
+    Time record(u64 event, Stream& stream, Operation what = {});
     // The driver has refused the newest record: the one before it counts again.
     void refuse_record(u64 event);
-    void wait(Stream& stream, u64 event);
+    void wait(Stream& stream, u64 event, Operation what = {});
     void destroy_event(u64 event);
     // Orders all further work of the stream after `clock`, by a rule of the driver.
     void come_after(Stream& stream, const Clock& clock);
@@ -224,6 +224,8 @@ class Engine {
     const Clock& clock_of(const Stream* stream) const { return stream ? stream->clock : order_.host(); }
     static Verdict verdict_of(const Finding& finding);
     void judge_again(u32 word);
+    Idle idle_wait(const Access& first, const Access& second) const;
+    static void note_wait(Stream& stream, Operation what, const Event* event);
     Finding finding_of(Kind kind, const Access& first, const Access& second, const Block& block) const;
     void report(Kind kind, const Access& first, const Access& second, const Block& block);
     void report_found(const Access& second, const Block& block);

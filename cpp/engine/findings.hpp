@@ -17,6 +17,19 @@ enum class Kind : u8 {
     DeadEvent,  // … event
 };
 
+// A wait of the second operation's stream that did not order the two: it orders nothing, or something else.
+struct Idle {
+    enum class Why : u8 {
+        None,
+        NeverRecorded,
+        RecordedBefore,   // on the first operation's stream, before that operation
+        RecordedElsewhere  // on another stream, which does not come after the first operation
+    };
+    Why why = Why::None;
+    Operation what, recorded;
+    u64 stream = 0;  // that the event was recorded on
+};
+
 // The roles of the two accesses give a race or a use after free its name. `second` came later in the program. The bytes
 // are those that both may touch; the block, with its generation, is the one that holds these bytes.
 struct Finding {
@@ -25,6 +38,7 @@ struct Finding {
     bool doubtful = false;  // … or the two may be ordered by something that cannot be seen
     bool gone = false;  // the memory was freed before the second operation was queued
     Access first, second;
+    Idle idle;
     u64 begin = 0, end = 0;
     u64 block_begin = 0, block_end = 0, generation = 0;
     Operation allocated, freed;  // of the block, as far as that is known

@@ -72,6 +72,8 @@ void Journal::write(u64 number, const Finding& finding) {
         add_stack(text, access->captured);
         add_stack(text, notes_.of(access->stream).site);
     }
+    for (u32 site : {finding.idle.what.site, finding.idle.recorded.site, notes_.of(finding.idle.stream).site})
+        add_stack(text, site);
     add_stack(text, finding.allocated.site);
     add_stack(text, finding.freed.site);
     append(text + "{\"number\": " + std::to_string(number) + ", \"finding\": " + as_json(engine_, notes_, finding) +

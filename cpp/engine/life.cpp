@@ -39,6 +39,21 @@ Verdict Engine::verdict_of(const Finding& finding) {
     return doubtful && verdict == Verdict::Certain ? Verdict::Possible : verdict;
 }
 
+// The wait that says most: for an event that was never recorded, else for one that was recorded too early.
+Idle Engine::idle_wait(const Access& first, const Access& second) const {
+    Idle found;
+    if (!first.stream || !second.stream || second.in_capture) return found;
+    const Stream& stream = *order_.streams()[second.time.slot];
+    if (stream.id != second.stream) return found;
+    for (const Waited& wait : stream.waits) {
+        Idle::Why why = !wait.recorded                ? Idle::Why::NeverRecorded
+                        : wait.stream == first.stream ? Idle::Why::RecordedBefore
+                                                      : Idle::Why::RecordedElsewhere;
+        if (found.why == Idle::Why::None || why < found.why) found = {why, wait.what, wait.recorded_by, wait.stream};
+    }
+    return found;
+}
+
 Finding Engine::finding_of(Kind kind, const Access& first, const Access& second, const Block& block) const {
     Finding finding;
     finding.kind = kind;
@@ -46,6 +61,7 @@ Finding Engine::finding_of(Kind kind, const Access& first, const Access& second,
     finding.first = first;
     finding.second = second;
     finding.newest = second.time;
+    if (kind == Kind::Race) finding.idle = idle_wait(first, second);
     words_.refresh(finding.first);
     words_.refresh(finding.second);
     finding.gone = first.role == Role::Free;

@@ -22,6 +22,15 @@ namespace check {
 
 class Capture;
 
+// A wait of a stream for an event, as the event was then.
+struct Waited {
+    Operation what;
+    bool recorded = false;
+    u64 stream = 0;  // that it was recorded on
+    Time time;
+    Operation recorded_by;
+};
+
 struct Stream {
     u64 id = 0;  // the front end's number, for its reports
     u64 context = 0;
@@ -39,6 +48,11 @@ struct Stream {
     u64 collected = 0, collected_for = 0;
     Clock before, taken;
 
+    // The newest waits between two operations; a finding says which did not order it.
+    static constexpr std::size_t kMostWaits = 4;
+    std::vector<Waited> waits;
+    bool has_worked = false;  // since then
+
     // While the stream captures, its operations are those of the capture: see graphs.hpp.
     std::shared_ptr<Capture> capture;
     u32 lane = 0;
@@ -51,6 +65,9 @@ struct Record {
     bool recorded = false;
     std::weak_ptr<Capture> capture;  // recorded on a capturing stream
     bool captured = false;
+    u64 stream = 0;
+    Time time;
+    Operation what;
 };
 
 struct Event : Record {

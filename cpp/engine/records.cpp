@@ -26,11 +26,9 @@ struct Writer {
     const StreamNotes& notes;
 
     std::string json_of(const Access& access) const {
-        StreamNote note = notes.of(access.stream);
         return "{" + field("name", engine.name(access.what.name)) + ", " + field("site", access.what.site) + ", " +
                field("captured", access.captured) + ", " + field("role", word(access.role, false)) + ", " +
-               field("library", engine.name(access.library)) + ", \"stream\": {" + field("number", access.stream) +
-               ", " + field("kind", note.kind) + ", " + field("site", note.site) + "}}";
+               field("library", engine.name(access.library)) + ", \"stream\": " + json_of_stream(access.stream) + "}";
     }
 
     std::string json_of(const Finding& finding) const {
@@ -43,7 +41,19 @@ struct Writer {
                field("tag", engine.name(finding.tag)) + ", \"block\": {" + field("begin", finding.block_begin) + ", " +
                field("end", finding.block_end) + ", " + field("generation", finding.generation) + ", " +
                field("allocated", finding.allocated.site) + ", " + field("freed", finding.freed.site) + "}, " +
-               field("count", finding.count) + "}";
+               "\"wait\": " + json_of(finding.idle) + ", " + field("count", finding.count) + "}";
+    }
+
+    std::string json_of(const Idle& idle) const {
+        static const char* const reasons[] = {"", "never recorded", "recorded before", "recorded elsewhere"};
+        if (idle.why == Idle::Why::None) return "null";
+        return "{" + field("why", reasons[int(idle.why)]) + ", " + field("site", idle.what.site) + ", " +
+               field("recorded", idle.recorded.site) + ", \"stream\": " + json_of_stream(idle.stream) + "}";
+    }
+
+    std::string json_of_stream(u64 number) const {
+        StreamNote note = notes.of(number);
+        return "{" + field("number", number) + ", " + field("kind", note.kind) + ", " + field("site", note.site) + "}";
     }
 
     std::string json_of(const Omission& one) const {

@@ -18,9 +18,7 @@ class Replaced {
         all_[newest_].lost.clear();
     }
     // By the operation that began last, in this block.
-    void add(Block& block, const Access& lost) {
-        all_[newest_].lost.push_back({&block, block.generation, lost});
-    }
+    void add(Block& block, const Access& lost) { all_[newest_].lost.push_back({&block, block.generation, lost}); }
     // Those of an operation that is not one of the newest do not come back.
     void bring_back(Time time) {
         for (const Newest& one : all_)

@@ -115,9 +115,9 @@ bool Player::on_order(const std::string& call) {
     } else if (call == ":end-context") {
         engine_.destroy_context(number(1));
     } else if (call == ":record") {
-        engine_.record(number(2), *stream(1));
+        engine_.record(number(2), *stream(1), operation_behind(3));
     } else if (call == ":wait") {
-        engine_.wait(*stream(1), number(2));
+        engine_.wait(*stream(1), number(2), operation_behind(3));
     } else if (call == ":end-event") {
         engine_.destroy_event(number(1));
     } else if (call == ":unseen") {

@@ -73,6 +73,9 @@ class Player {
     Pool pool() const { return words_->size() > 6 ? Pool(number(6)) : Pool::Driver; }  // older traces have none
     Stream* stream(std::size_t index) const { return streams_.at(number(index)); }
     Operation operation(std::size_t index) const;
+    Operation operation_behind(std::size_t index) const {  // older traces have none
+        return index < words_->size() ? operation(index) : Operation{};
+    }
     Clock clock(std::size_t first = 1) const;
     bool on_order(const std::string& call);
     bool on_memory(const std::string& call);

@@ -73,6 +73,7 @@ class Replay {
     void sync();
     std::string text_of(const Finding& finding) const;
     std::string text_of(const Omission& omission) const;
+    std::string text_of(const Idle& idle) const;
     std::string text_of(const Access& access) const;
 };
 
@@ -180,9 +181,9 @@ bool Replay::on_order() {
         Stream* on = stream(word(record ? 2 : 1));
         if (!handles_.is_alive(event, what_)) return true;
         if (record)
-            engine_.record(event, *on);
+            engine_.record(event, *on, what_);
         else
-            engine_.wait(*on, event);
+            engine_.wait(*on, event, what_);
     } else if (call == "refuse") {
         auto& [what, time] = newest_.at(word(1));
         engine_.refuse(*stream(word(1)), what, time);
@@ -345,7 +346,16 @@ std::string Replay::text_of(const Finding& finding) const {
             std::to_string(finding.begin - finding.block_begin) + ":" +
             std::to_string(finding.end - finding.block_begin) + "]";
     if (finding.tag) text += " \"" + engine_.name(finding.tag) + "\"";
+    text += text_of(finding.idle);
     return finding.count == 1 ? text : text + " x" + std::to_string(finding.count);
+}
+
+// Of a wait whose place is known.
+std::string Replay::text_of(const Idle& idle) const {
+    static const char* const reasons[] = {"", "never recorded", "recorded before", "recorded elsewhere"};
+    if (!idle.what.site) return "";
+    std::string text = " (wait@" + std::to_string(idle.what.site) + " " + reasons[int(idle.why)];
+    return text + (idle.stream ? "@" + std::to_string(idle.recorded.site) : "") + ")";
 }
 
 std::string Replay::text_of(const Omission& omission) const {

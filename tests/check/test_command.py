@@ -127,6 +127,40 @@ def test_a_destroyed_handle_names_what_destroyed_it(check):
     assert check(DESTROYED, "fixed").returncode == 0
 
 
+IDLE = START + """
+a, b, event = begin()
+other = ok(cuda.cuStreamCreate(1))
+p, q = ok(cuda.cuMemAlloc(1 << 20)), ok(cuda.cuMemAlloc(1 << 20))
+if "before" in sys.argv: ok(cuda.cuEventRecord(event, a))           # too early
+ok(cuda.cuMemsetD8Async(p, 7, 1 << 20, a))                          # the fill
+if "elsewhere" in sys.argv: ok(cuda.cuEventRecord(event, other))    # on another stream
+if fixed: ok(cuda.cuEventRecord(event, a))
+ok(cuda.cuStreamWaitEvent(b, event, 0))                             # the wait
+ok(cuda.cuMemcpyDtoDAsync(q, p, 1 << 20, b))
+"""
+
+
+@pytest.mark.parametrize(("why", "which"), [
+    ("never", "an event that was not recorded yet"),
+    ("before", "an event that was recorded at {early}, before the first of the two"),
+    ("elsewhere", "an event that was recorded at {there}, on stream 4"),
+])
+def test_a_wait_that_orders_nothing_is_named(check, why, which):
+    run = check(IDLE, why)
+    assert run.returncode == 1
+    file = run.stderr[run.stderr.index("  first   ") + 10:].split("program.py")[0] + "program.py"
+    which = which.format(early=f"{file}:{line_with(IDLE, '# too early')}",
+                         there=f"{file}:{line_with(IDLE, '# on another stream')}")
+    assert f"  wait    {file}:{line_with(IDLE, '# the wait')}, in <module>: stream 3 waits for {which}\n" in run.stderr
+    assert [finding["wait"]["stack"][0]["line"] for finding in check.findings()] == [line_with(IDLE, "# the wait")]
+    assert check(IDLE, "fixed").returncode == 0
+
+
+def test_without_a_wait_none_is_named(check):
+    assert "  wait    " not in check(HANDED_OVER).stderr
+    assert [finding["wait"] for finding in check.findings()] == [None]
+
+
 def test_the_same_two_places_are_one_finding(check):
     check(HANDED_OVER)
     assert [finding["count"] for finding in check.findings()] == [3]

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.simulator
 FOUND = re.compile(r"(?P<certain>certain|possible) (?:of-driver )?(?:(?P<kind>[a-z-]+) )?\S+/\S+ "
                    r"(?P<first>\S+)@(?P<at>\d+)\S*/(?P<on>\w+) "
                    r"(?P<second>\S+)@(?P<later>\d+)(?:<(?P<captured>\d+))?/(?P<there>\w+) "
-                   r"\S*\[(?P<bytes>\d+:\d+)\](?: \"(?P<tag>.*)\")?(?: x(?P<count>\d+))?$")
+                   r"\S*\[(?P<bytes>\d+:\d+)\](?: \"(?P<tag>.*)\")?(?: \(wait@.*\))?(?: x(?P<count>\d+))?$")
 
 
 def test_every_trace_of_the_engine_recorded_and_replayed(replay, tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 from xlogmem.check.frames import Frame, place_in
 from xlogmem.check.sites import frames_at
 
-__all__ = ["Access", "Finding", "Stream", "merged", "resolved"]
+__all__ = ["Access", "Finding", "Stream", "Wait", "merged", "resolved"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,27 @@ class Access:
 
 
 @dataclass(frozen=True)
+class Wait:
+    """A wait of the second operation's stream that does not order the two.
+
+    `why` is "never recorded", "recorded before" (the first operation, on its stream) or "recorded elsewhere": on
+    `stream`.  `stack` has the frames of the wait, and `recorded` those of the record.
+    """
+
+    why: str
+    stream: Stream
+    stack: tuple[Frame, ...] = ()
+    recorded: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
 class Finding:
     """Two operations that nothing orders, or that are in the wrong order.
 
     `kind` is race, use-after-free, stale-graph, dead-stream or dead-event; `pair` the two roles, as in write/read.
     `of_driver`: the pair is wrong on the driver's pool alone, which the check has put in the place of a library's.
     `begin` and `end` bound the bytes that both may touch, `block_begin` and `block_end` the block, `tag` is its name.
-    `count` is how often these two places met.
+    `wait` is a wait that does not order the two, if there is one.  `count` is how often these two places met.
     """
 
     kind: str
@@ -87,6 +101,7 @@ class Finding:
     of_driver: bool = False
     allocated: tuple[Frame, ...] = ()
     freed: tuple[Frame, ...] = ()
+    wait: Wait | None = None
     count: int = 1
     processes: list[int] = field(default_factory=list, compare=False)
 
@@ -107,18 +122,21 @@ def stack_of(number: int) -> tuple[Frame, ...]:
 
 def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]] = stack_of) -> Finding:
     """Return a record of the engine as a finding with frames instead of numbers."""
-    def access_of(record: dict[str, Any]) -> Access:
-        stream = record["stream"]
-        made = Stream(stream["number"], stream["kind"], stack_of(stream["site"]), record["library"])
-        return Access(record["name"], record["role"], made, stack_of(record["site"]),
-                      stack_of(record["captured"]))
+    def stream_of(record: dict[str, Any], library: str = "") -> Stream:
+        return Stream(record["number"], record["kind"], stack_of(record["site"]), library)
 
-    block = record["block"]
+    def access_of(record: dict[str, Any]) -> Access:
+        return Access(record["name"], record["role"], stream_of(record["stream"], record["library"]),
+                      stack_of(record["site"]), stack_of(record["captured"]))
+
+    block, wait = record["block"], record["wait"]
     return Finding(
         record["kind"], record["pair"], record["certain"], access_of(record["first"]), access_of(record["second"]),
         record["begin"], record["end"], block["begin"], block["end"], block["generation"], record["tag"],
         record["of_driver"],
-        stack_of(block["allocated"]), stack_of(block["freed"]), record["count"])
+        stack_of(block["allocated"]), stack_of(block["freed"]),
+        wait and Wait(wait["why"], stream_of(wait["stream"]), stack_of(wait["site"]), stack_of(wait["recorded"])),
+        record["count"])
 
 
 def from_json(record: dict[str, Any]) -> Finding:
@@ -126,13 +144,18 @@ def from_json(record: dict[str, Any]) -> Finding:
     def stack(frames: list[dict[str, Any]]) -> tuple[Frame, ...]:
         return tuple(Frame(**frame) for frame in frames)
 
+    def stream(one: dict[str, Any]) -> Stream:
+        return Stream(one["number"], one["kind"], stack(one["made"]), one["library"])
+
     def access(one: dict[str, Any]) -> Access:
-        made = one["stream"]
-        stream = Stream(made["number"], made["kind"], stack(made["made"]), made["library"])
-        return Access(one["name"], one["role"], stream, stack(one["stack"]), stack(one["captured"]))
+        return Access(one["name"], one["role"], stream(one["stream"]), stack(one["stack"]), stack(one["captured"]))
+
+    def wait(one: dict[str, Any] | None) -> Wait | None:
+        return one and Wait(one["why"], stream(one["stream"]), stack(one["stack"]), stack(one["recorded"]))
 
     return Finding(**{**record, "first": access(record["first"]), "second": access(record["second"]),
-                      "allocated": stack(record["allocated"]), "freed": stack(record["freed"])})
+                      "allocated": stack(record["allocated"]), "freed": stack(record["freed"]),
+                      "wait": wait(record["wait"])})
 
 
 def merged(documents: list[dict[str, Any]]) -> list[Finding]:

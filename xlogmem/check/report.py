@@ -50,14 +50,27 @@ def repair_of(finding: Finding) -> str | None:
         return f"{where}, synchronize with {first.stream.name}"
     if first.stream.kind == "host":
         return f"{where}, nothing can wait for the host: make the host's call earlier"
-    return (f"{where}, make {second.stream.name} wait for an event recorded on {first.stream.name} "
-            f"after {first.place or first.name}")
+    after = f"{first.stream.name} after {first.place or first.name}"
+    return f"{where}, make {second.stream.name} wait for an event recorded on {after}"
 
 
 def memory_of(finding: Finding) -> str:
     """Words about the memory, for an operation that is in no line of the program: the interpreter makes such frees."""
     allocated = place_in(finding.allocated)
     return f" of the memory that was allocated at {allocated}" if allocated else ""
+
+
+def wait_lines(finding: Finding) -> list[str]:
+    """A wait that does not order the two operations, and why it does not."""
+    wait = finding.wait
+    if wait is None:
+        return []
+    recorded = place_in(wait.recorded)
+    at = f" at {recorded}" if recorded else ""
+    what = {"never recorded": "an event that was not recorded yet",
+            "recorded before": f"an event that was recorded{at}, before the first of the two",
+            "recorded elsewhere": f"an event that was recorded{at}, on {wait.stream.name}"}[wait.why]
+    return line_of("wait", place_in(wait.stack), f"{finding.second.stream.name} waits for {what}")
 
 
 def line_of(title: str, frame: Frame | None, what: str) -> list[str]:
@@ -82,6 +95,7 @@ def as_text(finding: Finding) -> str:
         lines += line_of(name, access.place, f"{access.name} ({access.role}) {by} {access.stream}{graph}")
         if access.captured:
             lines += line_of("", access.captured_place, "captured there")
+    lines += wait_lines(finding)
     size = finding.block_end - finding.block_begin
     tag = f' "{finding.tag}"' if finding.tag else ""
     if size:
@@ -142,7 +156,8 @@ def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
                     {"id": number, "message": {"text": text}, **place}
                     for number, (text, frame) in enumerate((("first", one.first.place),
                                                             ("first, captured", one.first.captured_place),
-                                                            ("then, captured", one.second.captured_place)), 1)
+                                                            ("then, captured", one.second.captured_place),
+                                                            ("wait", one.wait and place_in(one.wait.stack))), 1)
                     for place in location(frame)]} for one in findings]
     return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
             "runs": [{"tool": {"driver": {"name": "xlogmem check"}}, "results": results}]}
