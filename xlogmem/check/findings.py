@@ -109,6 +109,10 @@ class Finding:
         return asdict(self)
 
     @property
+    def wait_place(self) -> Frame | None:
+        return place_in(self.wait.stack) if self.wait else None
+
+    @property
     def places(self) -> tuple[object, ...]:
         """Key of a finding: findings of several processes are one if their keys are equal."""
         return (self.kind, self.pair, self.certain, self.first.place, self.first.captured_place, self.first.name,
@@ -135,7 +139,8 @@ def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]
         record["begin"], record["end"], block["begin"], block["end"], block["generation"], record["tag"],
         record["of_driver"],
         stack_of(block["allocated"]), stack_of(block["freed"]),
-        wait and Wait(wait["why"], stream_of(wait["stream"]), stack_of(wait["site"]), stack_of(wait["recorded"])),
+        None if wait is None else Wait(wait["why"], stream_of(wait["stream"]), stack_of(wait["site"]),
+                                       stack_of(wait["recorded"])),
         record["count"])
 
 
@@ -151,7 +156,8 @@ def from_json(record: dict[str, Any]) -> Finding:
         return Access(one["name"], one["role"], stream(one["stream"]), stack(one["stack"]), stack(one["captured"]))
 
     def wait(one: dict[str, Any] | None) -> Wait | None:
-        return one and Wait(one["why"], stream(one["stream"]), stack(one["stack"]), stack(one["recorded"]))
+        return None if one is None else Wait(one["why"], stream(one["stream"]), stack(one["stack"]),
+                                             stack(one["recorded"]))
 
     return Finding(**{**record, "first": access(record["first"]), "second": access(record["second"]),
                       "allocated": stack(record["allocated"]), "freed": stack(record["freed"]),

@@ -70,7 +70,7 @@ def wait_lines(finding: Finding) -> list[str]:
     what = {"never recorded": "an event that was not recorded yet",
             "recorded before": f"an event that was recorded{at}, before the first of the two",
             "recorded elsewhere": f"an event that was recorded{at}, on {wait.stream.name}"}[wait.why]
-    return line_of("wait", place_in(wait.stack), f"{finding.second.stream.name} waits for {what}")
+    return line_of("wait", finding.wait_place, f"{finding.second.stream.name} waits for {what}")
 
 
 def line_of(title: str, frame: Frame | None, what: str) -> list[str]:
@@ -157,7 +157,7 @@ def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
                     for number, (text, frame) in enumerate((("first", one.first.place),
                                                             ("first, captured", one.first.captured_place),
                                                             ("then, captured", one.second.captured_place),
-                                                            ("wait", one.wait and place_in(one.wait.stack))), 1)
+                                                            ("wait", one.wait_place)), 1)
                     for place in location(frame)]} for one in findings]
     return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
             "runs": [{"tool": {"driver": {"name": "xlogmem check"}}, "results": results}]}
