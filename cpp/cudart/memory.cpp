@@ -66,6 +66,29 @@ CUresult copy_async(void* to, const void* from, size_t bytes, int way, CUstream 
     }
 }
 
+// Of the side that one way has on the host.
+CUmemorytype type_of(int way, Way host_side) {
+    if (way == host_side) return CU_MEMORYTYPE_HOST;
+    return way == HostToDevice || way == DeviceToHost || way == DeviceToDevice ? CU_MEMORYTYPE_DEVICE
+                                                                               : CU_MEMORYTYPE_UNIFIED;
+}
+
+CUDA_MEMCPY2D rows_of(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                      int way) {
+    CUDA_MEMCPY2D rows = {};
+    rows.dstMemoryType = type_of(way, DeviceToHost);
+    rows.srcMemoryType = type_of(way, HostToDevice);
+    rows.dstHost = to;
+    rows.dstDevice = number(to);
+    rows.srcHost = from;
+    rows.srcDevice = number(from);
+    rows.dstPitch = to_pitch;
+    rows.srcPitch = from_pitch;
+    rows.WidthInBytes = width;
+    rows.Height = height;
+    return rows;
+}
+
 CUresult retain_both(int device, CUcontext* here, int source, CUcontext* there) {
     CUresult refused = retain(device, here);
     return refused ? refused : retain(source, there);
@@ -100,6 +123,16 @@ RUNTIME Error cudaMemcpyPeer(CUdeviceptr to, int device, CUdeviceptr from, int s
     CUcontext here, there;
     if (CUresult refused = retain_both(device, &here, source, &there)) return done(refused);
     DRIVER(cuMemcpyPeer(to, here, from, there, bytes));
+}
+RUNTIME Error cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
+                           int way) {
+    CUDA_MEMCPY2D rows = rows_of(to, to_pitch, from, from_pitch, width, height, way);
+    DRIVER(cuMemcpy2DUnaligned_v2(&rows));
+}
+RUNTIME Error cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                                size_t height, int way, CUstream stream) {
+    CUDA_MEMCPY2D rows = rows_of(to, to_pitch, from, from_pitch, width, height, way);
+    DRIVER(cuMemcpy2DAsync_v2(&rows, stream));
 }
 RUNTIME Error cudaMemset(CUdeviceptr address, int value, size_t bytes) {
     DRIVER(cuMemsetD8_v2(address, static_cast<unsigned char>(value), bytes));

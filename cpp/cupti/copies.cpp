@@ -23,7 +23,8 @@ Range range(const Extent& extent, Role role) {
     made.begin = extent.begin;
     made.end = extent.begin + extent.bytes;
     made.role = role;
-    made.anchor = extent.sparse ? extent.begin : 0;
+    made.anchor = extent.has_planes ? extent.begin : 0;
+    made.rows = extent.rows;
     return made;
 }
 
@@ -108,7 +109,7 @@ namespace {
 
 u64 address_of(const void* host) { return reinterpret_cast<u64>(host); }
 
-Extent on_device(u64 begin, u64 bytes) { return {begin, bytes, false, Side::Device}; }
+Extent on_device(u64 begin, u64 bytes) { return {begin, bytes, {}, false, Side::Device}; }
 Extent on_host(const void* begin, u64 bytes) { return {address_of(begin), bytes}; }
 Extent array(u64 bytes) { return on_device(0, bytes); }  // it has no address, and is not watched
 
@@ -129,7 +130,8 @@ Extent extent(CUmemorytype type, const void* host, CUdeviceptr device, u64 offse
     Side side = type == CU_MEMORYTYPE_DEVICE ? Side::Device : Side::Unknown;
     u64 pitch = layout.pitch ? layout.pitch : width, height = layout.height ? layout.height : rows;
     u64 bytes = ((planes - 1) * height + rows - 1) * pitch + width;
-    return {begin, bytes, bytes != width * rows * planes, side};
+    bool gaps = bytes != width * rows * planes, has_planes = gaps && planes > 1 && height != rows;
+    return {begin, bytes, gaps && !has_planes ? Rows{pitch, width} : Rows{}, has_planes, side};
 }
 
 void copy_2d(const Call& call, const CUDA_MEMCPY2D& c, CUstream stream, Form form) {
@@ -256,7 +258,8 @@ void add_copies(Calls& calls) {
 namespace {
 
 Extent rows(u64 begin, u64 pitch, u64 width, u64 height) {
-    return {begin, width && height ? pitch * (height - 1) + width : 0, height > 1 && pitch != width};
+    bool gaps = height > 1 && pitch != width;
+    return {begin, width && height ? pitch * (height - 1) + width : 0, gaps ? Rows{pitch, width} : Rows{}};
 }
 
 }  // namespace

@@ -96,10 +96,11 @@ Thread& this_thread();
 // The side where bytes are: an address says so itself, if the check has seen it allocated.
 enum class Side : u8 { Unknown, Device };
 
-// Bytes that a copy or a fill touches. Sparse bytes are rows with gaps: only the first byte is touched for certain.
+// Bytes that a copy or a fill touches. Of planes with gaps between them only the first byte is touched for certain.
 struct Extent {
     u64 begin, bytes;
-    bool sparse = false;
+    Rows rows = {};
+    bool has_planes = false;
     Side side = Side::Unknown;
 };
 

@@ -58,17 +58,30 @@ std::set<Stream*> legacy_streams_beside(const Stream* stream, u64 target, u64 so
     return found;
 }
 
-CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Sync sync, bool target_on_device,
-              bool source_on_device, Peers peers = Peers::Checked) {
+// One side of a copy: rows of `width` bytes that begin `pitch` bytes apart.
+struct Side {
+    u64 begin;
+    bool on_device;  // by the call
+    size_t width, height = 1, pitch = 0;
+
+    u64 bytes() const { return (height - 1) * pitch + width; }
+    check::Rows rows() const { return height > 1 && pitch != width ? check::Rows{pitch, width} : check::Rows{}; }
+    u8* row(u8* first, size_t index) const { return first + index * pitch; }
+};
+
+// An address that is not the driver's is pageable host memory, where the call allows that and it exists.
+bool is_there(const Side& side) {
+    u64 bytes = side.bytes();
+    return on_device(side.begin, bytes) || (!side.on_device && !in_arena(side.begin) && is_mapped(side.begin, bytes));
+}
+
+CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, Sync sync, Peers peers = Peers::Checked) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
-    if (!bytes) return CUDA_SUCCESS;
-    bool device_target = on_device(target, bytes), device_source = on_device(source, bytes);
-    // An address that is not the driver's is pageable host memory, where the call allows that and it exists.
-    if (!device_target && (target_on_device || in_arena(target) || !is_mapped(target, bytes)))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (!device_source && (source_on_device || in_arena(source) || !is_mapped(source, bytes)))
-        return CUDA_ERROR_INVALID_VALUE;
+    if (!to.width || !to.height) return CUDA_SUCCESS;
+    u64 target = to.begin, source = from.begin;
+    bool device_target = on_device(target, to.bytes()), device_source = on_device(source, from.bytes());
+    if (!is_there(to) || !is_there(from)) return CUDA_ERROR_INVALID_VALUE;
     if (peers == Peers::Checked &&
         !(copy_reaches(stream->context, source, Use::Read) && copy_reaches(stream->context, target, Use::Write)))
         return CUDA_ERROR_INVALID_VALUE;
@@ -84,20 +97,50 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
     Work work;
     work.name = this_thread().call;
     bool staged_now = !device_source && wait != Wait::Copy && !stream->capture;
+    auto move = [to, from](u8* read) {
+        u8* written = memory().view(to.begin);
+        for (size_t i = 0; i < to.height; i++) memmove(to.row(written, i), from.row(read, i), to.width);
+    };
     if (!staged_now) {
-        work.run = [target, source, bytes] { memmove(memory().view(target), memory().view(source), bytes); };
+        work.run = [move, source] { move(memory().view(source)); };
     } else {
         const u8* start = reinterpret_cast<const u8*>(source);
-        auto staged = std::make_shared<std::vector<u8>>(start, start + bytes);
-        work.run = [target, staged] { memcpy(memory().view(target), staged->data(), staged->size()); };
+        auto staged = std::make_shared<std::vector<u8>>(start, start + from.bytes());
+        work.run = [move, staged] { move(staged->data()); };
     }
-    if (!staged_now) work.touches(source, bytes, Use::Read);
-    work.touches(target, bytes, Use::Write);
+    if (!staged_now) work.touches(source, from.bytes(), Use::Read, from.rows());
+    work.touches(target, to.bytes(), Use::Write, to.rows());
     Position position;
     REFUSE_IF(submit(lock, stream, std::move(work), &position));
     for (Stream* other : beside) come_after_legacy(lock, other, stream);
     if (wait == Wait::Copy) synchronize(lock, position, queued(stream));
     return CUDA_SUCCESS;
+}
+
+CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Sync sync, bool target_on_device,
+              bool source_on_device, Peers peers = Peers::Checked) {
+    return copy(lock, Side{target, target_on_device, bytes}, Side{source, source_on_device, bytes}, handle, sync,
+                peers);
+}
+
+// Arrays of CUDA are not simulated. A pitch of 0 is that of rows without gaps.
+CUresult side_of(CUmemorytype type, const void* host, CUdeviceptr device, size_t x, size_t y, size_t pitch,
+                 const CUDA_MEMCPY2D& c, Side* side) {
+    if (!pitch) pitch = x + c.WidthInBytes;
+    if (type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
+    if (type < CU_MEMORYTYPE_HOST || type > CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
+    if (pitch < x + c.WidthInBytes) return CUDA_ERROR_INVALID_VALUE;
+    u64 begin = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<u64>(host) : u64(device);
+    *side = {begin + y * pitch + x, type == CU_MEMORYTYPE_DEVICE, c.WidthInBytes, c.Height, pitch};
+    return CUDA_SUCCESS;
+}
+
+CUresult copy_rows(Lock& lock, const CUDA_MEMCPY2D* c, CUstream handle, Sync sync) {
+    if (!c) return CUDA_ERROR_INVALID_VALUE;
+    Side to, from;
+    REFUSE_IF(side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY, c->dstPitch, *c, &to));
+    REFUSE_IF(side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY, c->srcPitch, *c, &from));
+    return copy(lock, to, from, handle, sync);
 }
 
 // The memory that a fill writes: so many elements in each row; the rows begin `pitch` bytes apart.
@@ -128,7 +171,8 @@ CUresult fill(Lock& lock, u64 target, u32 value, size_t width, Rows rows, CUstre
         u8* bytes = memory().view(target);
         for (size_t i = 0; i < rows.height; i++) fill_row(bytes + i * rows.pitch, value, width, rows.count);
     };
-    work.touches(target, extent, Use::Write, extent != rows.height * row);
+    bool gaps = rows.height > 1 && rows.pitch != row;
+    work.touches(target, extent, Use::Write, gaps ? check::Rows{rows.pitch, row} : check::Rows{});
     Position position;
     REFUSE_IF(submit(lock, stream, std::move(work), &position));
     if (sync == Sync::Yes && !in_arena(target)) synchronize(lock, position, queued(stream));
@@ -167,6 +211,14 @@ COPY(cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr d, CUdeviceptr s, size_t n), 
 COPY(cuMemcpyPeer, "cuMemcpyPeer", (CUdeviceptr d, CUcontext, CUdeviceptr s, CUcontext, size_t n), d, s, n, nullptr,
      Sync::Yes, true, true, Peers::Any)
 COPY(cuMemcpy, "cuMemcpy", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::Yes, false, false)
+
+#define COPY_ROWS(symbol, base, parameters, ...) \
+    EXPORT CUresult symbol parameters { \
+        return api_call(CALL(base), [&](Lock& lock) { return copy_rows(lock, __VA_ARGS__); }); \
+    }
+COPY_ROWS(cuMemcpy2DAsync_v2, "cuMemcpy2DAsync", (const CUDA_MEMCPY2D* c, CUstream h), c, h, Sync::No)
+COPY_ROWS(cuMemcpy2D_v2, "cuMemcpy2D", (const CUDA_MEMCPY2D* c), c, nullptr, Sync::Yes)
+COPY_ROWS(cuMemcpy2DUnaligned_v2, "cuMemcpy2DUnaligned", (const CUDA_MEMCPY2D* c), c, nullptr, Sync::Yes)
 
 FILL(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr d, unsigned char v, size_t n, CUstream h), d, v, 1, n, h)
 FILL(cuMemsetD16Async, "cuMemsetD16Async", (CUdeviceptr d, unsigned short v, size_t n, CUstream h), d, v, 2, n, h)

@@ -111,7 +111,7 @@ struct Range {
     u64 address = 0;
     u64 bytes = 0;
     Use use = Use::Read;
-    bool sparse = false;  // rows with gaps: only the first byte is touched for certain
+    check::Rows rows;
 };
 
 // A piece of work as the entry points describe it: the function to run and the bytes that it touches.
@@ -122,8 +122,8 @@ struct Work {
     unsigned range_count = 0;
     bool host_function = false;
 
-    void touches(u64 address, u64 bytes, Use use, bool sparse = false) {
-        if (bytes) ranges[range_count++] = Range{address, bytes, use, sparse};
+    void touches(u64 address, u64 bytes, Use use, check::Rows rows = {}) {
+        if (bytes) ranges[range_count++] = Range{address, bytes, use, rows};
     }
 };
 

@@ -103,7 +103,7 @@ check::Time watch_work(Stream* stream, const Work& work) {
         ranges[i].begin = range.address;
         ranges[i].end = range.address + range.bytes;
         ranges[i].role = role_of(range.use);
-        ranges[i].anchor = range.sparse ? range.address : 0;
+        ranges[i].rows = range.rows;
     }
     return watched([&] { return engine().work(*stream->order, operation(work.name), ranges, count); });
 }

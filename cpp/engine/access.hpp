@@ -1,12 +1,13 @@
 // Accesses of operations to memory, and the conflicts between two of them.
 //
-// A copy or a fill touches exactly its bytes. Of a kernel only its pointers are known: the address in a pointer is its
+// A copy or a fill touches exactly its bytes, which may be rows with gaps between them (rows.hpp). Of a kernel only its pointers are known: the address in a pointer is its
 // anchor, which the kernel touches for certain; how far the kernel reaches from there is a guess (the whole block). An
 // address that was *found* among the bytes of a struct is weaker evidence: nothing shows that the kernel uses it, and
 // an earlier launch may have left it there.
 #pragma once
 
 #include "clock.hpp"
+#include "rows.hpp"
 
 #include <algorithm>
 
@@ -22,9 +23,9 @@ enum class Role : u8 {
     Write,
     ReadWrite,
     Unknown,  // a kernel's pointer of which it is not known whether anything is written, or read, through it
-    Alloc,    // the memory is handed out: nothing may come before that
-    Free,     // its owner gives it up: nothing may come after that
-    Atomic,   // a read and a write that no other one of this kind comes between
+    Alloc,  // the memory is handed out: nothing may come before that
+    Free,  // its owner gives it up: nothing may come after that
+    Atomic,  // a read and a write that no other one of this kind comes between
 };
 
 // An operation as the front end describes it. Both numbers are the front end's: Engine::name() has the names, and the
@@ -39,11 +40,12 @@ struct Block;
 struct Range {
     u64 begin = 0, end = 0;
     Role role = Role::Read;
-    u64 anchor = 0;          // 0: exactly these bytes
+    u64 anchor = 0;  // 0: exactly these bytes
+    Rows rows;  // … of these the rows
     Block* block = nullptr;  // where it is known already: Engine::add_pointer() has looked it up
-    u32 word = 0;            // a kernel's pointer, of which more may become known: see words.hpp
-    bool absent = false;     // nothing shows that the kernel uses any of these bytes
-    bool found = false;      // the address was found in a struct
+    u32 word = 0;  // a kernel's pointer, of which more may become known: see words.hpp
+    bool absent = false;  // nothing shows that the kernel uses any of these bytes
+    bool found = false;  // the address was found in a struct
 };
 
 // The call that destroyed a handle; of a stream its number, too.
@@ -54,20 +56,21 @@ struct Destroyed {
 
 struct Access {
     u64 begin = 0, end = 0, anchor = 0;
+    Rows rows;
     Time time;
-    u64 stream = 0;    // the front end's number of the stream; 0: the host
+    u64 stream = 0;  // the front end's number of the stream; 0: the host
     Operation what;
     u32 captured = 0;  // of work in a graph: the site of the capture, where `what` has that of the launch
     Role role = Role::Read;
     bool maybe_end = false;  // its address may be the end of the block before, which the same kernel was given
-    u32 word = 0;            // of the kernel that has done it
-    bool absent = false;     // … and nothing shows that it uses any of these bytes
-    bool moved = false;      // … and it may go somewhere else than to its anchor
-    bool found = false;      // … and nothing shows that the kernel uses the address
-    bool unused = false;     // … and its code shows that it does not
-    bool unseen = false;     // it may come after what it contradicts: see Clock::add_unseen()
+    u32 word = 0;  // of the kernel that has done it
+    bool absent = false;  // … and nothing shows that it uses any of these bytes
+    bool moved = false;  // … and it may go somewhere else than to its anchor
+    bool found = false;  // … and nothing shows that the kernel uses the address
+    bool unused = false;  // … and its code shows that it does not
+    bool unseen = false;  // it may come after what it contradicts: see Clock::add_unseen()
     bool in_capture = false;  // its time is one of the capture, not of a stream
-    u32 library = 0;          // a name: of the library that has made the stream for itself
+    u32 library = 0;  // a name: of the library that has made the stream for itself
     bool of_driver = false;  // wrong by the rules of the driver's pool alone, which a check has put in place: pools.hpp
 };
 
@@ -79,12 +82,14 @@ inline bool overlap(const Access& a, const Access& b) { return a.begin < b.end &
 
 // Defined here so that they are compiled into the loop that compares each access with the remembered ones.
 
-// True if both certainly touch a common byte, given that their extents overlap.
-inline bool meet(const Access& a, const Access& b) {
-    if (a.anchor && b.anchor) return a.anchor == b.anchor;
-    if (a.anchor) return b.begin <= a.anchor && a.anchor < b.end;
-    if (b.anchor) return a.begin <= b.anchor && b.anchor < a.end;
-    return true;
+// Whether two accesses whose extents overlap touch a common byte.
+inline Meeting meeting(const Access& a, const Access& b) {
+    auto holds = [](const Access& exact, u64 at) { return touches(exact.rows, exact.begin, exact.end, at, at + 1); };
+    if (a.anchor && b.anchor) return a.anchor == b.anchor ? Meeting::Certain : Meeting::Possible;
+    if (a.anchor) return holds(b, a.anchor) ? Meeting::Certain : Meeting::Possible;
+    if (b.anchor) return holds(a, b.anchor) ? Meeting::Certain : Meeting::Possible;
+    if (!a.rows.pitch && !b.rows.pitch) return Meeting::Certain;
+    return meeting_of_rows(a.rows, a.begin, a.end, b.rows, b.begin, b.end);
 }
 
 // True if nothing shows that the kernel uses the bytes.
@@ -102,7 +107,9 @@ inline Verdict judge(const Access& first, const Access& second) {
     if (is_life(first.role) || is_life(second.role)) return weak ? Verdict::Possible : Verdict::Certain;
     // Two atomic counters may go up in any order.
     weak |= first.role == Role::Atomic && second.role == Role::Atomic;
-    bool there = !weak && !first.moved && !second.moved && meet(first, second);
+    Meeting common = meeting(first, second);
+    if (common == Meeting::None) return Verdict::Fine;
+    bool there = !weak && !first.moved && !second.moved && common == Meeting::Certain;
     if (writes(first.role) || writes(second.role)) return there ? Verdict::Certain : Verdict::Possible;
     bool unknown = first.role == Role::Unknown || second.role == Role::Unknown;
     return unknown ? Verdict::Possible : Verdict::Fine;
@@ -118,6 +125,9 @@ inline bool stands_for(const Access& later, const Access& earlier, u64 begin, u6
     if (later.anchor)
         return earlier.anchor == later.anchor && !is_life(earlier.role) && later.begin <= earlier.begin &&
                earlier.end <= later.end;
+    if (later.rows.pitch)
+        return later.rows == earlier.rows && later.begin == earlier.begin && later.end == earlier.end &&
+               !earlier.anchor && !is_life(earlier.role);
     // An access without an anchor touches all its bytes, so it meets every access that meets a part of them.
     return later.begin <= std::max(earlier.begin, begin) && std::min(earlier.end, end) <= later.end;
 }

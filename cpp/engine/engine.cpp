@@ -195,6 +195,7 @@ Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size
         made.begin = range.begin;
         made.end = range.end;
         made.anchor = range.anchor;
+        made.rows = range.rows;
         made.role = range.role;
         if (range.role == Role::Unknown && declared_.any())
             made.role = declared_.role_at(stream.id, range.anchor ? range.anchor : range.begin, range.role);

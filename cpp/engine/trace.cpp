@@ -43,7 +43,8 @@ void Trace::add(const Clock& clock) {
 }
 
 void Trace::work(const Stream& stream, Operation what, const Range* ranges, std::size_t count) {
-    text_ += ":work";
+    bool in_rows = std::any_of(ranges, ranges + count, [](const Range& range) { return range.rows.pitch; });
+    text_ += in_rows ? ":work-in-rows" : ":work";
     add(&stream);
     add(what);
     for (std::size_t i = 0; i < count; i++) {
@@ -54,6 +55,7 @@ void Trace::work(const Stream& stream, Operation what, const Range* ranges, std:
         add(ranges[i].word);
         add(ranges[i].absent);
         add(ranges[i].found);
+        if (in_rows) add(ranges[i].rows.pitch), add(ranges[i].rows.width);
     }
     line("");
 }
@@ -89,8 +91,10 @@ Clock Player::clock(std::size_t first) const {
 
 void Player::work() {
     std::vector<Range> ranges;
-    for (std::size_t i = 4; i + 6 < words_->size(); i += 7) {
+    bool in_rows = words_->at(0) == ":work-in-rows";
+    for (std::size_t words = in_rows ? 9 : 7, i = 4; i + words <= words_->size(); i += words) {
         Range range;
+        if (in_rows) range.rows = {number(i + 7), number(i + 8)};
         range.begin = number(i);
         range.end = number(i + 1);
         range.role = Role(number(i + 2));
@@ -232,7 +236,7 @@ bool Player::line(const std::vector<std::string>& words) {
     words_ = &words;
     const std::string& call = words.at(0);
     if (call[0] != ':') return false;
-    if (call == ":work")
+    if (call == ":work" || call == ":work-in-rows")
         work();
     else if (!on_order(call) && !on_memory(call) && !on_rest(call))
         throw std::runtime_error("no call " + call);

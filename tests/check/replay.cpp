@@ -126,7 +126,7 @@ Range Replay::pointer(const std::string& text, Role role, const std::string& mor
     return ranges[0];
 }
 
-// p[0:64]:write is exactly these bytes, p+8:write a kernel's pointer. Behind the role of a pointer: ~ if the kernel goes
+// p[0:64]:write is exactly these bytes, p[0:36/16:4]:write of these rows of 4 bytes that begin 16 bytes apart, p+8:write a kernel's pointer. Behind the role of a pointer: ~ if the kernel goes
 // somewhere else from there, ? if the address was found in a struct, #w where it stands in the word w.
 Range Replay::range(const std::string& text) {
     std::size_t colon = text.rfind(':'), open = text.find('['), more = std::min(text.find_first_of("~?#"), text.size());
@@ -137,6 +137,9 @@ Range Replay::range(const std::string& text) {
     Range exact;
     exact.begin = base + std::stoull(text.substr(open + 1));
     exact.end = base + std::stoull(text.substr(text.find(':', open) + 1));
+    std::size_t slash = text.find('/', open);
+    if (slash != std::string::npos)
+        exact.rows = {std::stoull(text.substr(slash + 1)), std::stoull(text.substr(text.find(':', slash) + 1))};
     exact.role = role->second;
     return exact;
 }

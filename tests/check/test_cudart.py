@@ -24,6 +24,8 @@ int cudaStreamWaitEvent(void*, void*, unsigned);
 int cudaMemsetAsync(void*, int, size_t, void*);
 int cudaMemcpy(void*, const void*, size_t, int);
 int cudaMemcpyAsync(void*, const void*, size_t, int, void*);
+int cudaMemcpy2D(void*, size_t, const void*, size_t, size_t, size_t, int);
+int cudaMemcpy2DAsync(void*, size_t, const void*, size_t, size_t, size_t, int, void*);
 int cudaLaunchKernel(const void*, dim3, dim3, void**, size_t, void*);
 int cudaDeviceSynchronize();
 const char* cudaGetErrorName(int);
@@ -115,12 +117,30 @@ extern "C" long copy(int copies) {
     int refused = cudaMemcpyAsync(to, from, 4, 0, &failures);
     return failures || (copies && to[2] != 'c') ? -1 : refused;
 }
+
+// Rows go to the device and back, and two streams copy panels of columns, of which one is in both or none.
+extern "C" long rows(int apart) {
+    void *a, *b, *p, *q;
+    static char from[64] = "0123456789abcdef", to[64];
+    ok(cudaStreamCreateWithFlags(&a, 1));
+    ok(cudaStreamCreateWithFlags(&b, 1));
+    ok(cudaMalloc(&p, 64));
+    ok(cudaMalloc(&q, 64));
+    ok(cudaMemcpy2D(p, 16, from, 8, 4, 2, 1));
+    ok(cudaMemcpy2D(to, 4, p, 16, 4, 2, 2));
+    ok(cudaMemcpy2DAsync(q, 16, p, 16, 4, 2, 3, a));
+    ok(cudaMemcpy2DAsync(static_cast<char*>(q) + (apart ? 4 : 3), 16, p, 16, 4, 2, 4, b));
+    ok(cudaDeviceSynchronize());
+    return failures || __builtin_memcmp(to, "012389ab", 8) ? -1 : cudaMemcpy2D(p, 3, from, 8, 4, 2, 1);
+}
 """
 PROGRAM = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
 library.run.restype = ctypes.c_char_p
-if "copy" in sys.argv:
+if "rows" in sys.argv:
+    print(library.rows("fixed" in sys.argv))
+elif "copy" in sys.argv:
     print(library.copy("fixed" in sys.argv))
 else:
     print(library.capture() if "capture" in sys.argv else library.run("fixed" in sys.argv))
@@ -156,3 +176,11 @@ def test_a_copy_of_the_hosts_own_memory_is_a_call_of_the_driver(checked, library
     assert (run.stdout, run.pairs) == ("400\n", [("write/write", True)]), run.stderr
     run = checked(PROGRAM, library, "copy", "fixed")
     assert (run.stdout, run.pairs) == ("400\n", []), run.stderr
+
+
+def test_copies_of_rows(checked, library):
+    """Columns side by side are no finding; a pitch that is smaller than a row is refused."""
+    run = checked(PROGRAM, library, "rows")
+    assert (run.stdout, run.pairs) == ("1\n", [("write/write", True)]), run.stderr
+    run = checked(PROGRAM, library, "rows", "fixed")
+    assert (run.stdout, run.pairs) == ("1\n", []), run.stderr

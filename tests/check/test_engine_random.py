@@ -209,3 +209,31 @@ def test_pieces_of_a_pool_agree_with_an_oracle(replay):
         assert seconds == pool.found, name
         raced += bool(pool.found)
     assert raced > 250
+
+
+def bytes_of(begin: int, count: int, pitch: int, width: int) -> set[int]:
+    return {begin + row * pitch + at for row in range(count) for at in range(width)}
+
+
+def test_rows_meet_where_they_have_a_byte_in_common(replay):
+    draws = random.Random(5)
+    traces, expected = {}, {}
+    for number in range(3000):
+        pair = []
+        for _ in range(2):
+            pitch = draws.choice((6, 7, 8, 12, 24))
+            pair.append((draws.randrange(40), draws.randrange(1, 6), pitch, draws.randrange(1, pitch)))
+        texts = [f"p[{begin}:{begin + (count - 1) * pitch + width}/{pitch}:{width}]:write"
+                 for begin, count, pitch, width in pair]
+        if draws.random() < 0.2:
+            texts[0] = texts[0].replace(texts[0][texts[0].index("/"):texts[0].index("]")], "")
+            begin, count, pitch, width = pair[0]
+            pair[0] = (begin, 1, 1, (count - 1) * pitch + width)
+        name = f"rows {number}"
+        traces[name] = ["stream A", "stream B", "alloc p 512 host", f"run A copy {texts[0]} @1",
+                        f"run B copy {texts[1]} @2"]
+        expected[name] = bool(bytes_of(*pair[0]) & bytes_of(*pair[1]))
+    found = run(replay, traces)
+    assert {name: bool(lines) for name, lines in found.items()} == expected
+    assert all(line.startswith("certain") for lines in found.values() for line in lines)
+    assert 500 < sum(expected.values()) < 2500

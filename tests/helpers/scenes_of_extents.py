@@ -25,12 +25,10 @@ for bits in (16, 32):
     scene("certain write/write", name=f"the elements of cuMemsetD2D{bits} have {bits} bits")(last_of_rows)
 
 
-@scene("possible write/write")
-def rows_with_gaps_are_only_possible(p: Program, repaired: bool) -> None:
-    """Panels of columns of one matrix, side by side."""
-    for column, stream in ((0, A), (WIDTH, B)):
-        if repaired and stream == B:
-            p.order(A, B)
+@scene("certain write/write")
+def panels_of_columns_side_by_side(p: Program, repaired: bool) -> None:
+    """Of one matrix: they touch, or have a column in common."""
+    for column, stream in ((0, A), (WIDTH - (not repaired), B)):
         p.call("cuMemsetD2D8Async", dstDevice=X + column, dstPitch=PITCH, Width=WIDTH, Height=ROWS, hStream=stream)
 
 
@@ -48,11 +46,9 @@ def one_row_has_no_gaps(p: Program, repaired: bool) -> None:
     p.call("cuMemsetD8Async", dstDevice=X + WIDTH - (not repaired), N=1, hStream=B)
 
 
-@scene("possible write/write")
+@scene("certain write/write")
 def panels_of_columns_that_are_copied(p: Program, repaired: bool) -> None:
-    for column, stream in ((0, A), (WIDTH, B)):
-        if repaired and stream == B:
-            p.order(A, B)
+    for column, stream in ((0, A), (WIDTH - (not repaired), B)):
         copy = rows(X, Y, dstXInBytes=column, srcXInBytes=column, WidthInBytes=WIDTH)
         p.call("cuMemcpy2DAsync_v2", pCopy=copy, hStream=stream)
 
