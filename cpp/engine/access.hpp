@@ -82,7 +82,7 @@ inline bool overlap(const Access& a, const Access& b) { return a.begin < b.end &
 
 // Defined here so that they are compiled into the loop that compares each access with the remembered ones.
 
-// Whether two accesses whose extents overlap touch a common byte.
+// The common bytes of two accesses whose extents overlap.
 inline Meeting meeting(const Access& a, const Access& b) {
     auto holds = [](const Access& exact, u64 at) { return touches(exact.rows, exact.begin, exact.end, at, at + 1); };
     if (a.anchor && b.anchor) return a.anchor == b.anchor ? Meeting::Certain : Meeting::Possible;

@@ -179,7 +179,7 @@ def test_a_copy_of_the_hosts_own_memory_is_a_call_of_the_driver(checked, library
 
 
 def test_copies_of_rows(checked, library):
-    """Columns side by side are no finding; a pitch that is smaller than a row is refused."""
+    """Columns side by side are right; a pitch that is smaller than a row is refused."""
     run = checked(PROGRAM, library, "rows")
     assert (run.stdout, run.pairs) == ("1\n", [("write/write", True)]), run.stderr
     run = checked(PROGRAM, library, "rows", "fixed")
