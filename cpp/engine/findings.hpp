@@ -85,8 +85,9 @@ class Findings {
             list->clear();
             for (Finding& finding : before) {
                 Verdict verdict = finding.verdict;
+                bool was_aside = finding.is_aside();
                 change(finding);
-                keep_again(finding, finding.verdict != verdict);
+                keep_again(finding, finding.verdict != verdict || was_aside);
             }
         }
     }

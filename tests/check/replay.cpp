@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -26,13 +28,17 @@ using Words = std::vector<std::string>;
 
 class Replay {
   public:
-    explicit Replay(int record) {  // an open file; -1: none
+    explicit Replay(int record) : journal_(memfd_create("journal", 0)) {  // an open file; -1: none
         if (record >= 0) engine_.record_to(std::make_shared<Trace>(record));
+        engine_.write_to(std::make_shared<Journal>(dup(journal_), engine_, handles_.notes(), nullptr));
+        lseek(journal_, Journal::kPage, SEEK_SET);  // both have one position
     }
+    ~Replay() { close(journal_); }
     void line(Words words);
     void print();
 
   private:
+    int journal_;
     Engine engine_;
     Handles handles_{engine_};
     Player player_{engine_};
@@ -71,6 +77,7 @@ class Replay {
     bool on_words();
     void run();
     void sync();
+    std::map<u64, bool> journal() const;
     std::string text_of(const Finding& finding) const;
     std::string text_of(const Omission& omission) const;
     std::string text_of(const Idle& idle) const;
@@ -370,8 +377,30 @@ std::string Replay::text_of(const Omission& omission) const {
     return omission.count == 1 ? text : text + " x" + std::to_string(omission.count);
 }
 
+// The numbers of the findings that the journal has in the end; true: certain.
+std::map<u64, bool> Replay::journal() const {
+    std::string text(std::size_t(lseek(journal_, 0, SEEK_END)), 0);
+    if (pread(journal_, text.data(), text.size(), 0) != ssize_t(text.size())) refuse("the journal cannot be read");
+    std::istringstream lines(text.substr(Journal::kPage));
+    std::map<u64, bool> found;
+    const std::string number = "{\"number\": ";
+    for (std::string line; std::getline(lines, line);) {
+        if (line == "{\"cleared\": true}") found.clear();
+        if (line.rfind(number, 0) != 0) continue;
+        u64 of = std::stoull(line.substr(number.size()));
+        if (line.find("\"finding\": null") != std::string::npos)
+            found.erase(of);
+        else
+            found[of] = line.find("\"certain\": true") != std::string::npos;
+    }
+    return found;
+}
+
 void Replay::print() {
     engine_.decide_all_frees();
+    std::map<u64, bool> found;
+    for (const Finding& finding : engine_.findings().all()) found[finding.number] = finding.certain();
+    if (found != journal()) std::cout << "the journal has other findings\n";
     for (const Finding& finding : engine_.findings().all()) std::cout << text_of(finding) << "\n";
     for (const Omission& omission : engine_.omissions()) std::cout << text_of(omission) << "\n";
     if (engine_.dropped()) std::cout << "dropped " << engine_.dropped() << "\n";
