@@ -228,6 +228,7 @@ class Engine {
     static void note_wait(Stream& stream, Operation what, const Event* event);
     Finding finding_of(Kind kind, const Access& first, const Access& second, const Block& block) const;
     void report(Kind kind, const Access& first, const Access& second, const Block& block);
+    bool is_wrong(const Access& second, const Block& block) const;
     void report_found(const Access& second, const Block& block);
     // Drops the newest pairs of these findings.
     template <class Test>

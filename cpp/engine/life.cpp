@@ -14,13 +14,6 @@ void set_extent(Access& access, u64 begin, u64 end) {
     access.end = end;
 }
 
-// True if the second access contradicts one of these uses for certain.
-bool is_wrong(const std::vector<Access>& found, const Access& second) {
-    for (const Access& first : found)
-        if (first.role != Role::Alloc && judge(first, second) == Verdict::Certain) return true;
-    return false;
-}
-
 }  // namespace
 
 // -- findings ---------------------------------------------------------------------------------------------------------
@@ -77,6 +70,15 @@ Finding Engine::finding_of(Kind kind, const Access& first, const Access& second,
     return finding;
 }
 
+// True if the second access contradicts one of the uses found for certain.
+bool Engine::is_wrong(const Access& second, const Block& block) const {
+    for (const Access& first : found_) {
+        bool certain = finding_of(Kind::Race, first, second, block).certain();
+        if (certain && first.role != Role::Alloc) return true;
+    }
+    return false;
+}
+
 void Engine::report(Kind kind, const Access& first, const Access& second, const Block& block) {
     Finding finding = finding_of(kind, first, second, block);
     if (finding.verdict != Verdict::Fine) findings_.add(finding);
@@ -85,7 +87,7 @@ void Engine::report(Kind kind, const Access& first, const Access& second, const 
 // Reports the conflicts that the comparison has found. A missing wait between two streams leaves the later stream
 // unordered after the allocation too: that is not reported beside a certain finding, which says more.
 void Engine::report_found(const Access& second, const Block& block) {
-    bool more = is_wrong(found_, second);
+    bool more = is_wrong(second, block);
     for (const Access& first : found_)
         if (first.role != Role::Alloc || !more) report(Kind::Race, first, second, block);
     found_.clear();
@@ -146,7 +148,7 @@ void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
     }
     // A missing wait in this life of the memory says more than a missing wait for the earlier owners.
     bool at_home = stream.id == block.allocated.stream;
-    bool meets = block.owners.any(at_home) && !stream.capture && !is_wrong(found_, access);
+    bool meets = block.owners.any(at_home) && !stream.capture && !is_wrong(access, block);
     if (!found_.empty()) report_found(access, block);
     if (meets) meet_owners(stream, access, block);
 }

@@ -3,12 +3,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-
-from xlogmem_selftest.programs import Program
+from typing import Protocol, TypeVar
 
 __all__ = ["shrink", "signature"]
 
 TRIES = 400                                 # programs run to shrink one
+
+
+class Steps(Protocol):
+    """A program, of which each step runs without the others."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]: ...
+
+    def keeping(self: Shortened, numbers: tuple[int, ...], /) -> Shortened: ...
+
+
+Shortened = TypeVar("Shortened", bound=Steps)
 
 
 def signature(violation: str) -> str:
@@ -16,7 +27,7 @@ def signature(violation: str) -> str:
     return re.sub(r"[\d]+", "", violation.split(":")[0])
 
 
-def shrink(program: Program, wanted: str, violations: Callable[[Program], list[str]]) -> Program:
+def shrink(program: Shortened, wanted: str, violations: Callable[[Shortened], list[str]]) -> Shortened:
     """Leave out steps, many at a time and then fewer, while a violation has the wanted signature.
 
     Parameters
