@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import traceback
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,6 +13,10 @@ from xlogmem.check import gpu, neighbours, sites
 from xlogmem.check.neighbours import noted, pieces
 
 __all__ = ["FrontEnd", "Report", "begin"]
+
+# Parts of CuPy, and packages, in whose libraries NVIDIA's runtime is linked: docs/check.md lists them.
+HAS_ITS_OWN_RUNTIME = re.compile(r"/(?:rmm|cudf|pylibcudf|warp|cuml|cugraph)/"
+                                 r"|(?:thrust|cub|cublas|cublaslt|curand|cufft|cusparse|cusolver)\.pyx$")
 
 
 @dataclass
@@ -52,6 +58,20 @@ class FrontEnd(Protocol):
         """True if this is a forked child whose parent had initialised the driver: the child has none."""
 
 
+def reasons_of_failure(error: BaseException | None, launches: int) -> list[str]:
+    """Say why a program that is right on a GPU may have ended with this error on the simulated driver."""
+    notes = []
+    if launches and isinstance(error, AssertionError):
+        notes.append("an assertion failed: without a GPU kernels compute nothing, so the program cannot verify its "
+                     "results; python -O leaves its assertions out")
+    frames = traceback.extract_tb(error.__traceback__) if error else []
+    own = next((match[0] for frame in frames if (match := HAS_ITS_OWN_RUNTIME.search(frame.filename))), None)
+    if own:
+        notes.append(f"the program ended in {own.strip('/')}, which has NVIDIA's runtime built in: that accepts no "
+                     "driver but NVIDIA's.  Check this part of the program on a GPU")
+    return notes
+
+
 class Simulated:
     name = "the simulated driver"
 
@@ -65,9 +85,7 @@ class Simulated:
     def report(self) -> Report:
         launches, _ = self._simulator.unknown_kernels()
         notes = [f"{launches} launches of kernels computed nothing"] if launches else []
-        if launches and isinstance(getattr(sys, "last_value", None), AssertionError):
-            notes.append("an assertion failed: without a GPU kernels compute nothing, so the program cannot verify its "
-                         "results; python -O leaves its assertions out")
+        notes += reasons_of_failure(getattr(sys, "last_value", None), launches)
         return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
 
     def clear(self) -> None:
