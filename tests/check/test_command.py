@@ -2,11 +2,17 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 
 import pytest
+from children import variables
+
+import xlogmem
 
 pytestmark = pytest.mark.simulator
 
@@ -324,8 +330,40 @@ def test_sarif(check, tmp_path):
     document = json.loads((tmp_path / "out.sarif").read_text())
     result, = document["runs"][0]["results"]
     assert document["version"] == "2.1.0"
+    tool = document["runs"][0]["tool"]["driver"]
+    assert tool["rules"] == [{"id": "write/read", "shortDescription": {
+        "text": "the read may see what was there before the write"}}]
+    assert tool["version"] == xlogmem.__version__
     assert (result["ruleId"], result["level"]) == ("write/read", "error")
     assert result["locations"][0]["physicalLocation"]["region"]["startLine"] == line_with(HANDED_OVER, "# the second")
+
+
+def test_json_has_what_the_report_says(check, tmp_path):
+    run = check(HANDED_OVER, options=["--json", str(tmp_path / "out.json")])
+    document = json.loads((tmp_path / "out.json").read_text())
+    finding, = document["findings"]
+    assert (document["format"], document["driver"]) == (1, "the simulated driver")
+    assert finding["text"] in run.stderr
+    assert f"  repair  {finding['repair']}\n" in run.stderr
+
+
+@pytest.mark.parametrize("plain", ["", "1"])
+def test_a_terminal_gets_colours(tmp_path, plain):
+    """Unless NO_COLOR is set."""
+    (tmp_path / "program.py").write_text(HANDED_OVER)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "xlogmem", "check", "--no-gpu", str(tmp_path / "program.py")]
+    with subprocess.Popen(command, stderr=theirs, env=variables(NO_COLOR=plain)) as process:
+        os.close(theirs)
+        text = b""
+        with suppress(OSError):                                 # the end of a terminal
+            while part := os.read(ours, 4096):
+                text += part
+    os.close(ours)
+    assert process.returncode == 1
+    assert (b"\x1b[31m\x1b[1mCERTAIN" in text) == (not plain)
+    assert (b"\x1b[32m\x1b[1m  repair" in text) == (not plain)
+    assert (b"\x1b" in text) == (not plain)
 
 
 def test_a_program_of_xlogmem(check):

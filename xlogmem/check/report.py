@@ -5,12 +5,13 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
+import xlogmem
 from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
 from xlogmem.check.findings import Finding
 from xlogmem.check.frames import Frame, is_of_program, place_in
 
-__all__ = ["as_sarif", "as_text", "repair_of", "summary"]
+__all__ = ["as_json", "as_sarif", "as_text", "repair_of", "summary"]
 
 CAUSES = {
     "write/read": "the read may see what was there before the write",
@@ -142,6 +143,12 @@ def summary(findings: Iterable[Finding], suppressed: int) -> str:
     return text + (f", {suppressed} suppressed" if suppressed else "")
 
 
+def as_json(findings: Iterable[Finding]) -> dict[str, Any]:
+    """Format findings for other programs.  `format` is raised where a field that was there is not any more."""
+    return {"format": 1, "findings": [one.as_json() | {"text": as_text(one), "repair": repair_of(one)}
+                                      for one in findings]}
+
+
 def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
     """Format findings for services that show them beside the code; https://docs.oasis-open.org/sarif/sarif/v2.1.0."""
     def location(frame: Frame | None) -> list[dict[str, Any]]:
@@ -150,7 +157,13 @@ def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
         return [{"physicalLocation": {"artifactLocation": {"uri": quote(str(frame).rsplit(":", 1)[0])},
                                       "region": {"startLine": frame.line}}}]
 
-    results = [{"ruleId": one.pair if one.kind == "race" else one.kind, "level": "error" if one.certain else "note",
+    def rule_of(one: Finding) -> str:
+        return one.pair if one.kind == "race" else one.kind
+
+    findings = list(findings)
+    rules = [{"id": rule, "shortDescription": {"text": CAUSES.get(rule, rule)}}
+             for rule in sorted({rule_of(one) for one in findings})]
+    results = [{"ruleId": rule_of(one), "level": "error" if one.certain else "note",
                 "message": {"text": as_text(one)}, "locations": location(one.second.place),
                 "relatedLocations": [
                     {"id": number, "message": {"text": text}, **place}
@@ -160,4 +173,5 @@ def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
                                                             ("wait", one.wait_place)), 1)
                     for place in location(frame)]} for one in findings]
     return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
-            "runs": [{"tool": {"driver": {"name": "xlogmem check"}}, "results": results}]}
+            "runs": [{"tool": {"driver": {"name": "xlogmem check", "version": xlogmem.__version__, "rules": rules}},
+                      "results": results}]}

@@ -1,6 +1,7 @@
 """``xlogmem check``."""
 from __future__ import annotations
 
+import os
 import sys
 
 import click
@@ -50,7 +51,7 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     suppressed += outcome.left_out
     for finding in findings:
         if finding.certain or possible or strict:
-            click.echo(report.as_text(finding) + "\n", err=True)
+            show(report.as_text(finding))
     for omission in outcome.omissions:
         click.echo(audit.as_text(omission) + "\n", err=True)
     for one in known:
@@ -65,8 +66,8 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         say("nothing was checked: no Python process made a call of the driver.  Is the command a Python program, which "
             "runs without the options -I, -E and -S of Python?")
     say(f"{report.summary(findings, suppressed)}, on {driver}")
-    documents = [(json_file, {"status": outcome.status, "notes": outcome.notes,
-                              "findings": [one.as_json() for one in findings], "omissions": outcome.omissions}),
+    documents = [(json_file, report.as_json(findings) | {"driver": driver, "status": outcome.status,
+                                                         "notes": outcome.notes, "omissions": outcome.omissions}),
                  (sarif_file, report.as_sarif(findings))]
     failures = [outputs.written(file, outputs.as_json(document)) for file, document in documents if file]
     failures = list(filter(None, [outcome.unrecorded, *failures]))
@@ -80,6 +81,18 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         sys.exit(runner.PROGRAM_FAILED)
     if failures:
         sys.exit(runner.WRONG_USAGE)
+
+
+COLOURS = {"CERTAIN": "red", "POSSIBLE": "yellow", "  repair": "green"}
+
+
+def show(text: str) -> None:
+    """Print a finding; on a terminal in colour, unless NO_COLOR is set (https://no-color.org)."""
+    lines = []
+    for line in text.splitlines():
+        word = next((word for word in COLOURS if line.startswith(word + " ")), "")
+        lines.append(click.style(word, fg=COLOURS[word], bold=True) + line[len(word):] if word else line)
+    click.echo("\n".join([*lines, ""]), err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def say(text: str) -> None:
