@@ -225,3 +225,28 @@ def test_a_chunk_that_is_being_returned_is_not_handed_out(four, driver):
     assert pool.trim() == WHOLE
     assert refused == [0]
     x.alloc(x.T, GRAIN).free()
+
+
+@simulated
+@pytest.mark.parametrize("captures", ["S", "T", "neither"])
+def test_a_full_pool_waits_for_the_stream_that_does_not_capture(four, captures):
+    """Free memory is of S and of T: whichever captures, what the other has freed is enough."""
+    x = four(resource=one_chunk())
+    blocks = {"S": x.alloc(x.S, QUARTER), "V": x.alloc(x.V, HALF), "T": x.alloc(x.T, QUARTER)}
+    places = {name: block.ptr for name, block in blocks.items()}
+    writes = {name: x.use(getattr(x, name), (block, WRITE)) for name, block in blocks.items()}
+    blocks.pop("S").free()
+    blocks.pop("T").free()
+    captured = getattr(x, captures, None)
+    if captured:
+        check(cuda.cuStreamBeginCapture(captured.handle, RELAXED))
+    taken = x.alloc(x.U, QUARTER)
+    other = "T" if captures == "S" else "S"
+    if captured:
+        assert taken.ptr == places[other]
+        assert x.ordered(writes[other], x.U)
+        with pytest.raises(OutOfDeviceMemoryError, match=f"stream {captured.id}, which used them, is capturing"):
+            x.alloc(x.U, QUARTER)
+        check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(captured.handle))))
+    kept = x.alloc(x.U, QUARTER)
+    assert kept.ptr != taken.ptr and kept.ptr in places.values()

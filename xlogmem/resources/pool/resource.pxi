@@ -18,7 +18,7 @@ cdef int wait_for_span_unlocks(PoolState* pool, size_t nbytes, StreamState* stre
     """Take a part of a free span that the stream has to wait for.
 
     If a stream that it would have to wait for is capturing a graph, the pool takes another span that needs no wait,
-    even a larger one, or expands.
+    even a larger one, or a span of a stream that does not capture, or expands.
     """
     check(pool.order.lock.held(), "the lock is held")
     take_locked(pool, span[0], nbytes)
@@ -33,7 +33,30 @@ cdef int wait_for_span_unlocks(PoolState* pool, size_t nbytes, StreamState* stre
     if span[0] != NULL:
         take_locked(pool, span[0], nbytes)
         return 0
+    if wait_for_others_unlocks(pool, nbytes, stream, span):
+        return 0
     return 0 if try_expand_unlocks(pool, nbytes, stream, span) else 1
+
+
+cdef bint wait_for_others_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span) except -1 nogil:
+    """Take a part of a span that the stream can wait for, after the best one's stream captured: the best of the spans
+    of each stream, and of several streams.  False if there is none."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Failure failure
+    cdef size_t i = 0
+    while i <= pool.free_lists.size():                  # the lock is dropped in each turn: there may be more by then
+        span[0] = find_fit_locked(pool, pool.mixed if i == pool.free_lists.size() else pool.free_lists[i], nbytes,
+                                  stream, REACHABLE, NO_LIMIT)
+        if span[0] != NULL:
+            take_locked(pool, span[0], nbytes)
+            if not order_after_frontier_unlocks(pool, span[0], stream, &failure):
+                reduce_rest_locked(pool, span[0], stream)
+                return True
+            release_span_locked(pool, span[0])
+            discard_failure_unlocks(pool, &failure)
+        i += 1
+    span[0] = NULL
+    return False
 
 
 cdef int find_and_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span,
