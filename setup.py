@@ -147,13 +147,13 @@ def check_on_gpus() -> list[Extension]:
                     ["-Wl,--version-script=cpp/cupti/exports.map", "-Wl,-z,nodelete", "-ldl"])]
 
 
-def needed_driver() -> str:
-    """A library that has nothing but the driver's name: what is linked with it loads libcuda.so.1."""
-    path = HERE / "build/needed/libcuda.so"
+def needed(soname: str) -> str:
+    """A library that has nothing but a name: what is linked with it loads the library of that name."""
+    path = HERE / "build/needed" / soname
     path.parent.mkdir(parents=True, exist_ok=True)
     source = path.with_suffix(".c")
     source.write_text("")
-    subprocess.run([*shlex.split(os.environ.get("CC", "gcc")), "-shared", "-Wl,-soname,libcuda.so.1", "-o", str(path),
+    subprocess.run([*shlex.split(os.environ.get("CC", "gcc")), "-shared", f"-Wl,-soname,{soname}", "-o", str(path),
                     str(source)], check=True)
     return str(path)
 
@@ -166,6 +166,16 @@ def simulated_runtime(major: int, driver: str) -> Extension:
                     driver], (f"-DCUDART_VERSION={major}000",), "-O1", engine=False)
 
 
+def plain_runtime(major: int) -> Extension:
+    """The same for programs that load libcudart by its name without a version: its functions are those of the library
+    that it needs."""
+    source = HERE / f"build/needed/plain{major}.c"
+    source.write_text("")
+    return Extension(f"xlogmem.check.cudart._plain{major}", [str(source.relative_to(HERE))],
+                     extra_link_args=["-Wl,-soname,libcudart.so", "-Wl,--no-as-needed",
+                                      needed(f"libcudart.so.{major}")])
+
+
 # Because of its soname an unmodified cuda-bindings uses the simulated driver as the driver.  The engine of the check
 # judges what is done with it.
 simulator = library("xlogmem.sim._simcuda", "cpp/driver", [INCLUDE],
@@ -174,7 +184,7 @@ simulator = library("xlogmem.sim._simcuda", "cpp/driver", [INCLUDE],
 root = sources()
 modules = [module(str(path.relative_to(root).with_suffix("")).replace("/", "."), path, [root / "xlogmem"])
            for path in sorted(root.glob("xlogmem/**/*.pyx")) if path.parent.name != "rmm"]
-driver = needed_driver()
+driver = needed("libcuda.so.1")
 setup(ext_modules=[*translated([*modules, *rmm_binding()]), simulator, simulated_runtime(12, driver),
-                   simulated_runtime(13, driver), *check_on_gpus()],
+                   simulated_runtime(13, driver), plain_runtime(12), plain_runtime(13), *check_on_gpus()],
       cmdclass={"build_ext": BuildWithEngine})

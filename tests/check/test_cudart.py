@@ -184,3 +184,24 @@ def test_copies_of_rows(checked, library):
     assert (run.stdout, run.pairs) == ("1\n", [("write/write", True)]), run.stderr
     run = checked(PROGRAM, library, "rows", "fixed")
     assert (run.stdout, run.pairs) == ("1\n", []), run.stderr
+
+
+@pytest.mark.parametrize("name", ["libcudart.so", "libcudart.so.12", "libcudart.so.13"])
+def test_a_program_that_loads_the_runtime_by_name_gets_the_simulated_one(checked, name):
+    """Without a version, too, as a toolkit names it for linkers."""
+    program = f"""
+        import ctypes
+        runtime = ctypes.CDLL({name!r})
+        stream, ptr, count = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+        assert runtime.cudaGetDeviceCount(ctypes.byref(count)) == 0 and count.value
+        assert runtime.cudaMalloc(ctypes.byref(ptr), ctypes.c_size_t(512)) == 0
+        assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), 1) == 0
+        assert runtime.cudaMemsetAsync(ptr, 1, ctypes.c_size_t(512), stream) == 0
+        if SECOND:
+            assert runtime.cudaStreamSynchronize(stream) == 0
+        assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), 1) == 0
+        assert runtime.cudaMemsetAsync(ptr, 2, ctypes.c_size_t(512), stream) == 0
+        """
+    assert checked(program.replace("SECOND", "False")).pairs == [("write/write", True)]
+    right = checked(program.replace("SECOND", "True"))
+    assert (right.pairs, right.returncode) == ([], 0)

@@ -2,30 +2,42 @@
 from __future__ import annotations
 
 import ctypes
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 __all__ = ["loaded", "prepare"]
 
 MAJORS = (12, 13)
-_libraries: dict[int, ctypes.CDLL] = {}
+_libraries: dict[str, ctypes.CDLL] = {}
 
 
 def prepare() -> None:
-    """Load these as the process's libcudart.so.12 and .13: code that loads one by its name gets it."""
+    """Load these as the process's libcudart.so.12 and .13, and one of them as its libcudart.so: code that loads one by
+    its name gets it."""
     for major in MAJORS:
-        _libraries[major] = ctypes.CDLL(_path(major))
+        _load(f"_cudart{major}")
+    _load(f"_plain{_usual_major()}")
 
 
 def loaded(major: int) -> ctypes.CDLL:
     """Return the library for programs of this major version of CUDA.  Modules that are loaded from here on find the
     library's functions without naming it."""
-    _libraries[major] = ctypes.CDLL(_path(major), mode=ctypes.RTLD_GLOBAL)
-    return _libraries[major]
+    return _load(f"_cudart{major}", ctypes.RTLD_GLOBAL)
 
 
-def _path(major: int) -> str:
-    found = sorted(Path(__file__).parent.glob(f"_cudart{major}*.so"))
+def _usual_major() -> int:
+    """The version of CUDA that this Python's packages are for: cuda-bindings has the same."""
+    try:
+        major = int(version("cuda-bindings").partition(".")[0])
+    except (PackageNotFoundError, ValueError):
+        return MAJORS[-1]
+    return major if major in MAJORS else MAJORS[-1]
+
+
+def _load(name: str, mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL:
+    found = sorted(Path(__file__).parent.glob(f"{name}*.so"))
     if not found:
-        raise RuntimeError("xlogmem was built without the simulated runtime: there is no "
-                           f"_cudart{major}*.so in xlogmem/check/cudart")
-    return str(found[0])
+        raise RuntimeError(f"xlogmem was built without the simulated runtime: there is no {name}*.so in "
+                           "xlogmem/check/cudart")
+    _libraries[name] = ctypes.CDLL(str(found[0]), mode=mode)
+    return _libraries[name]
