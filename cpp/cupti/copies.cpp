@@ -2,7 +2,8 @@
 // synchronization behavior", docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html):
 //   - To pageable host memory, and from host to host: the copy is done, in the Async forms too.
 //   - The forms without a stream wait where the host's side is page-locked. From pageable memory they wait for work
-//     that was queued before them, and then until the bytes are staged; device to device, and fills, for nothing.
+//     that was queued before them, and then until the bytes are staged; device to device for nothing. Fills wait where
+//     the memory is page-locked or managed.
 //   - Of copies with attributes (cuMemcpyBatchAsync, cuMemcpyWithAttributesAsync) nothing is promised. On an H100 they
 //     return before the bytes have come to pageable memory, and they wait for work that was queued before them where
 //     they read pageable memory in stream order, or page-locked memory during the call.
@@ -55,10 +56,13 @@ void Call::work(Stream& on, const Range* ranges, std::size_t count) const {
     front.backlog.keep();
 }
 
-void Call::fill(Extent target, CUstream handle) const {
+void Call::fill(Extent target, CUstream handle, Form form) const {
     Range written = range(target, Role::Write);
-    if (!target.bytes) return;
-    if (Stream* on = stream(handle)) work(*on, &written, 1);
+    Stream* on = target.bytes ? stream(handle) : nullptr;
+    if (!on) return;
+    work(*on, &written, 1);
+    bool waits = form == Form::Sync && !front.is_pageable(target.begin);
+    if (waits && !on->capture) wait_for(front.engine().queued_on(*on));
 }
 
 namespace {
@@ -266,10 +270,10 @@ Extent rows(u64 begin, u64 pitch, u64 width, u64 height) {
 
 // The width of a fill counts elements; the letters of its name are their bits.
 #define FILLS(bits) \
-    BEFORE_BOTH(cuMemsetD##bits##_v2, _ptds) { call.fill({p.dstDevice, p.N * (bits / 8)}, nullptr); }); \
+    BEFORE_BOTH(cuMemsetD##bits##_v2, _ptds) { call.fill({p.dstDevice, p.N * (bits / 8)}, nullptr, Form::Sync); }); \
     BEFORE_BOTH(cuMemsetD##bits##Async, _ptsz) { call.fill({p.dstDevice, p.N * (bits / 8)}, p.hStream); }); \
     BEFORE_BOTH(cuMemsetD2D##bits##_v2, _ptds) { \
-        call.fill(rows(p.dstDevice, p.dstPitch, p.Width * (bits / 8), p.Height), nullptr); \
+        call.fill(rows(p.dstDevice, p.dstPitch, p.Width * (bits / 8), p.Height), nullptr, Form::Sync); \
     }); \
     BEFORE_BOTH(cuMemsetD2D##bits##Async, _ptsz) { \
         call.fill(rows(p.dstDevice, p.dstPitch, p.Width * (bits / 8), p.Height), p.hStream); \

@@ -273,7 +273,7 @@ struct Call {
 
     void work(Stream& on, const Range* ranges, std::size_t count) const;  // two ranges at most
     void record(CUevent event, CUstream stream) const;
-    void fill(Extent target, CUstream stream) const;
+    void fill(Extent target, CUstream stream, Form form = Form::Async) const;
     void copy(const Copy& copy) const;
     void allocate(u64 address, u64 bytes, Home home = Home::Context) const;  // by the host
     void allocate(u64 address, u64 bytes, CUstream stream, Home home = Home::Context) const;

@@ -18,7 +18,8 @@ void Call::note_free(u64 address) const {
     if (block && block->live && block->begin == address) thread.changes.freed.push_back(address);
 }
 
-// The free waits for everything that the context has queued, unless the memory is stream-ordered.
+// The free waits for everything that the context has queued, and the context of the memory, unless the memory is
+// stream-ordered.
 void Call::free(u64 address) const {
     if (!address) return;
     note_free(address);
@@ -28,6 +29,7 @@ void Call::free(u64 address) const {
         return;
     }
     Clock queued = front.engine().queued_in(context());
+    if (block && block->context) queued.join(front.engine().queued_in(block->context));
     front.engine().free_after(queued, what, address);
     wait_for(std::move(queued));
 }
@@ -53,12 +55,18 @@ namespace {
 void add_ordinary(Calls& calls) {
     AFTER(cuMemAlloc_v2) { call.allocate(*p.dptr, p.bytesize); });
     AFTER(cuMemAllocPitch_v2) { call.allocate(*p.dptr, *p.pPitch * p.Height); });
-    AFTER(cuMemAllocManaged) { call.allocate(*p.dptr, p.bytesize, Home::Unknown); });
+    AFTER(cuMemAllocManaged) {
+        call.allocate(*p.dptr, p.bytesize, Home::Unknown);
+        call.front.pin(reinterpret_cast<void*>(*p.dptr), p.bytesize);
+    });
     AFTER(cuMemMap) { call.allocate(p.ptr, p.size, Home::Unknown); });
     for (auto entry : {ENTRY(cuIpcOpenMemHandle), ENTRY(cuIpcOpenMemHandle_v2), ENTRY(cuMemPoolImportPointer),
                        ENTRY(cuExternalMemoryGetMappedBuffer)})
         calls.unseen(entry);
-    BEFORE(cuMemFree_v2) { call.free(p.dptr); });
+    BEFORE(cuMemFree_v2) {
+        call.free(p.dptr);
+        call.front.unpin(reinterpret_cast<void*>(p.dptr), call.thread.changes.unpinned);
+    });
     BEFORE(cuMemUnmap) { call.unmap(p.ptr, p.size); });
 }
 

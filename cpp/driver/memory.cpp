@@ -218,9 +218,11 @@ CUresult free_now(Lock& lock, u64 address) {
     Block* block = find_block(address);
     if (!block || !block->live || block->address != address) return CUDA_ERROR_INVALID_VALUE;
     // cuMemFree waits for the device (CUDA 13: "may"), except for stream-ordered memory: there the caller has to have
-    // waited.
+    // waited. Where the caller is on another device, nothing says which of the two is meant: it waits for both.
     if (!block->stream_ordered && driver().config.free_waits) {
         std::vector<Context*> contexts;
+        Context* current;
+        if (!current_context(&current) && current->device != block->device) contexts.push_back(current);
         driver().contexts.each([&](Context* context, u64) {
             if (context->device == block->device) contexts.push_back(context);
         });

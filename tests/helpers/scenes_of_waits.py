@@ -1,7 +1,7 @@
 """Scenes of what the host waits for."""
 from __future__ import annotations
 
-from fabricated import BYTES, LEGACY, OWN, A, B, C, Program, X, Y, scene
+from fabricated import BYTES, LEGACY, OWN, PINNED, A, B, C, Program, X, Y, out, scene
 
 WAITS = {
     "cuStreamSynchronize": {"hStream": A}, "cuStreamSynchronize_ptsz": {"hStream": A}, "cuStreamQuery": {"hStream": A},
@@ -130,3 +130,31 @@ def no_query_of_the_default_stream_speaks_for_others(p: Program, repaired: bool)
     for _ in range(2):
         p.call("cuStreamSynchronize" if repaired else "cuStreamQuery", hStream=LEGACY)
     p.fill(X, B)
+
+
+BLOCKING, MANAGED = 0x5800, 0x7000_0200_0000
+FILLS: dict[str, dict[str, int]] = {"cuMemsetD8_v2": {"N": 256},
+                                    "cuMemsetD2D32_v2": {"dstPitch": 64, "Width": 4, "Height": 2}}
+
+for entry, fields in FILLS.items():
+    for memory, there in (("page-locked", PINNED), ("managed", MANAGED)):
+        def filled(p: Program, repaired: bool, entry: str = entry, fields: dict[str, int] = fields,
+                   there: int = there) -> None:
+            p.create(BLOCKING, 0)
+            p.call("cuMemAllocManaged", dptr=out(MANAGED), bytesize=BYTES, flags=1)
+            p.fill(X, BLOCKING)
+            p.call(entry, dstDevice=there if repaired else Y, **fields)
+            p.read(X, B)
+
+        scene("certain write/read", name=f"{entry} waits where the memory is {memory}")(filled)
+
+
+@scene("certain write/read")
+def a_fill_on_a_stream_waits_for_nothing(p: Program, repaired: bool) -> None:
+    p.create(BLOCKING, 0)
+    p.fill(X, BLOCKING)
+    if repaired:
+        p.call("cuMemsetD8_v2", dstDevice=PINNED, N=256)
+    else:
+        p.call("cuMemsetD8Async", dstDevice=PINNED, N=256, hStream=LEGACY)
+    p.read(X, B)

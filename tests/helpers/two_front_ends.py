@@ -4,7 +4,8 @@ on a GPU gets the callbacks of the same call.  What they find has to be the same
     python tests/helpers/two_front_ends.py LIBRARY SEED COUNT [CALL]
 
 runs programs in this process, and prints each on which they differ, in its fewest steps.  CALL is kept from the front
-end on a GPU.  No program has the known difference: managed memory is a block on a GPU alone.
+end on a GPU.  No program has the known differences: managed memory is a block on a GPU alone; the device of a pool that
+the program has made is known without a GPU alone, which matters to copies in the null stream.
 """
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from fabricated import BYTES, Data, Program, fresh, numbers, out, parameters_of, u32
+from fabricated import BYTES, Data, Program, fresh, numbers, out, parameters_of, u32, u64
 
 from xlogmem import sim
 
@@ -31,7 +32,61 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
 WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fill": 22, "copy": 18,
            "download": 8, "upload": 8, "on_host": 2, "record": 14, "wait": 14, "learn": 5,
            "synchronize_context": 1, "destroy_stream": 2, "destroy_event": 2, "call_host": 1, "begin": 2,
-           "end": 3, "launch": 4, "choose_device": 2, "refuse": 6}
+           "end": 3, "launch": 4, "choose_device": 2, "refuse": 6, "run_kernel": 14, "fill_rows": 5, "fill_on_host": 1,
+           "create_pool": 1, "allocate_from_pool": 3, "update": 2}
+# One writes, one copies, one keeps its pointer, of which the check cannot know the use.
+KERNELS = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry writes(.param .u64 writes_param_0)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [writes_param_0];
+    cvta.to.global.u64 %rd2, %rd1;
+    mov.u32 %r1, %tid.x;
+    mul.wide.u32 %rd3, %r1, 4;
+    add.s64 %rd4, %rd2, %rd3;
+    st.global.u32 [%rd4], %r1;
+    ret;
+}
+.visible .entry copies(.param .u64 copies_param_0, .param .u64 copies_param_1)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [copies_param_0];
+    ld.param.u64 %rd2, [copies_param_1];
+    cvta.to.global.u64 %rd3, %rd1;
+    cvta.to.global.u64 %rd4, %rd2;
+    ld.global.u32 %r1, [%rd4+256];
+    st.global.u32 [%rd3], %r1;
+    ret;
+}
+.visible .entry keeps(.param .u64 keeps_param_0, .param .u64 keeps_param_1)
+{
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [keeps_param_0];
+    ld.param.u64 %rd2, [keeps_param_1];
+    cvta.to.global.u64 %rd3, %rd1;
+    st.global.u64 [%rd3], %rd2;
+    ret;
+}
+"""
+NAMES = {b"writes": 1, b"copies": 2, b"keeps": 2}           # with the number of their pointers
+
+
+class PoolProperties(ctypes.Structure):
+    """CUmemPoolProps."""
+
+    _fields_ = [("kind", ctypes.c_int), ("handles", ctypes.c_int), ("place", ctypes.c_int), ("device", ctypes.c_int),
+                ("rest", ctypes.c_byte * 72)]
+
+
+class UpdateResult(ctypes.Structure):
+    """CUgraphExecUpdateResultInfo."""
+
+    _fields_ = [("result", ctypes.c_int), ("node", u64), ("dependency", u64)]
 
 
 def steps_of(seed: int) -> list[Step]:
@@ -58,7 +113,9 @@ class World(Program):
         self.streams: list[tuple[int, int, int]] = [(0, 0, 0), (0, 1, 0), (2, 0, 0)]      # handle, device, flags
         self.events: list[tuple[int, int]] = []
         self.blocks: list[tuple[int, int, bool]] = []       # address, device, stream-ordered
-        self.graphs: list[tuple[int, int]] = []
+        self.graphs: list[tuple[int, int, int]] = []        # executable, device, graph
+        self.pools: list[tuple[int, int]] = []
+        self.of_pools: set[int] = set()                     # memory of these
         self.capture: tuple[int, int, int] | None = None
         self.members: set[int] = set()                      # streams that take part in the capture
         self.captures = 0
@@ -66,24 +123,36 @@ class World(Program):
         self.device = 0
         self.contexts = contexts()
         self.pinned = self.make("cuMemHostAlloc", "pp", bytesize=BYTES)
+        self.simulator.launch_unknown()
+        self.modules = [self.make("cuModuleLoadData", "module", device, image=ctypes.c_char_p(KERNELS))
+                        for device in range(DEVICES)]
+        self.kernels = [{name: self.kernel(device, name) for name in NAMES} for device in range(DEVICES)]
+        self.lines.clear()                                  # these calls are the same in all programs
+
+    def kernel(self, device: int, name: bytes) -> int:
+        return self.make("cuModuleGetFunction", "hfunc", device, hmod=self.modules[device], name=ctypes.c_char_p(name))
 
     def make(self, entry: str, result: str, device: int | None = None, **fields: Any) -> int:
         """The handle or the address that a call makes; 0 if the driver refuses."""
         made = out(0)
         return made.value if self.do(entry, device, **{result: made}, **fields) else 0
 
-    def do(self, entry: str, device: int | None = None, **fields: Any) -> bool:
+    def do(self, entry: str, device: int | None = None, symbol: bytes = b"", **fields: Any) -> bool:
         parameters = parameters_of(entry)()
         for name, value in fields.items():
             assert hasattr(parameters, name), f"{entry} has no {name}"
-            setattr(parameters, name, ctypes.addressof(value) if isinstance(value, ctypes._SimpleCData) else value)
+            if isinstance(value, ctypes.c_char_p):
+                value = ctypes.cast(value, ctypes.c_void_p).value
+            elif isinstance(value, ctypes._SimpleCData | ctypes.Structure | ctypes.Array):
+                value = ctypes.addressof(value)
+            setattr(parameters, name, value)
         self.site += 1
         device = self.device if device is None else device
         self.driver.cuCtxSetCurrent(ctypes.c_void_p(self.contexts[device]))
         status = ctypes.c_int(0)
 
         def call_back(after: bool) -> None:
-            data = Data(int(after), entry.encode(), ctypes.addressof(parameters), ctypes.addressof(status), b"",
+            data = Data(int(after), entry.encode(), ctypes.addressof(parameters), ctypes.addressof(status), symbol,
                         self.contexts[device], device + 1, None, 0)
             if entry != self.deaf:
                 self.library.xcheck_call(numbers()[entry], ctypes.byref(data))
@@ -92,7 +161,8 @@ class World(Program):
         status.value = getattr(self.driver, entry)(*(kind(getattr(parameters, name))
                                                      for name, kind in parameters._fields_))
         call_back(True)
-        shown = {name: hex(value) if isinstance(value, int) else hex(value.value) for name, value in fields.items()}
+        shown = {name: hex(value) if isinstance(value, int) else hex(value.value) if isinstance(value, u64) else "…"
+                 for name, value in fields.items()}
         self.lines.append(f"{self.site}: {entry}({', '.join(f'{n}={v}' for n, v in shown.items())}), device {device}"
                           + (f": refused, {status.value}" if status.value else ""))
         self.refused[entry] += status.value != 0
@@ -107,8 +177,12 @@ class World(Program):
         self.simulator.reset("eager")
         for address, device, _ in self.blocks:
             self.do("cuMemFree_v2", device, dptr=address)
-        for graph, device in self.graphs:
-            self.do("cuGraphExecDestroy", device, hGraphExec=graph)
+        for pool, device in self.pools:
+            self.do("cuMemPoolDestroy", device, pool=pool)
+        for executable, device, _ in self.graphs:
+            self.do("cuGraphExecDestroy", device, hGraphExec=executable)
+        for device, module in enumerate(self.modules):
+            self.do("cuModuleUnload", device, hmod=module)
         for event, device in self.events:
             self.do("cuEventDestroy_v2", device, hEvent=event)
         for handle, device, _ in self.streams[3:]:
@@ -144,6 +218,7 @@ class World(Program):
             made = self.make("cuMemAlloc_v2", "dptr", device, bytesize=BYTES)
         if made:
             self.blocks.append((made, device, ordered))
+            self.of_pools.discard(made)
 
     def free(self, a: int, b: int, c: int) -> None:
         if self.capture or not self.blocks:
@@ -151,13 +226,17 @@ class World(Program):
         block = self.blocks[a % len(self.blocks)]
         near = [s for s in self.streams if s[1] == block[1]]
         done = (self.do("cuMemFreeAsync", block[1], dptr=block[0], hStream=near[b % len(near)][0])
-                if block[2] and c % 4 else self.do("cuMemFree_v2", block[1], dptr=block[0]))
+                if block[2] and c % 4 else self.do("cuMemFree_v2", self.device, dptr=block[0]))
         if done:
             self.blocks.remove(block)
 
     def place(self, number: int) -> int:
         block = self.blocks[number % len(self.blocks)][0]
         return block + (number >> 8) % 4 * (BYTES // 4)
+
+    def is_null(self, handle: int, *places: int) -> bool:
+        """True if a copy there would be in the null stream, with memory of a pool that the program has made."""
+        return not handle and any(place - place % BYTES in self.of_pools for place in places)
 
     def fill(self, a: int, b: int, c: int) -> None:
         if not self.blocks:
@@ -175,7 +254,7 @@ class World(Program):
             return
         handle, device, _ = self.stream(a)
         target, source = self.place(b), self.place(c)
-        if target == source:
+        if target == source or self.is_null(handle and a % 7, target, source):
             return
         if a % 7 == 0 and not self.capture:
             self.do("cuMemcpyDtoD_v2", device, dstDevice=target, srcDevice=source, ByteCount=BYTES // 4)
@@ -203,6 +282,8 @@ class World(Program):
         if not self.blocks:
             return
         handle, device, _ = self.stream(a)
+        if self.is_null(handle and c % 3, self.place(b)):
+            return
         fields = {on_host: self.host(c), on_device: self.place(b), "ByteCount": BYTES // 4}
         if c % 3 or self.capture:
             self.do(f"{call}Async_v2", device, **fields, hStream=handle)
@@ -291,13 +372,64 @@ class World(Program):
         graph = self.make("cuStreamEndCapture", "phGraph", device, hStream=handle)
         self.capture, self.members = None, set()
         if graph and (made := self.make("cuGraphInstantiateWithFlags", "phGraphExec", device, hGraph=graph)):
-            self.graphs.append((made, device))
+            self.graphs.append((made, device, graph))
 
     def launch(self, a: int, b: int, c: int) -> None:
         if self.graphs and not self.capture:
-            graph, device = self.graphs[a % len(self.graphs)]
+            graph, device, _ = self.graphs[a % len(self.graphs)]
             near = [s for s in self.streams if s[1] == device]
             self.do("cuGraphLaunch", device, hGraph=graph, hStream=near[b % len(near)][0])
+
+    def update(self, a: int, b: int, c: int) -> None:
+        """The driver refuses a graph of other nodes."""
+        if self.graphs and not self.capture:
+            executable, device, _ = self.graphs[a % len(self.graphs)]
+            self.do("cuGraphExecUpdate_v2", device, hGraphExec=executable, hGraph=self.graphs[b % len(self.graphs)][2],
+                    resultInfo=UpdateResult())
+
+    def run_kernel(self, a: int, b: int, c: int) -> None:
+        if not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        name = list(NAMES)[(a >> 8) % len(NAMES)]
+        pointers = [u64(self.place(number)) for number in (b, c)[:NAMES[name]]]
+        arguments = (ctypes.c_void_p * len(pointers))(*map(ctypes.addressof, pointers))
+        self.do("cuLaunchKernel", device, name, f=self.kernels[device][name], gridDimX=1, gridDimY=1, gridDimZ=1,
+                blockDimX=32, blockDimY=1, blockDimZ=1, hStream=handle, kernelParams=arguments)
+
+    def fill_rows(self, a: int, b: int, c: int) -> None:
+        if not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        fields = {"dstDevice": self.place(b), "dstPitch": 256, "Width": (16, 64)[c % 2], "Height": 1 + (c >> 1) % 4}
+        if c % 8 or self.capture:
+            self.do("cuMemsetD2D32Async", device, **fields, hStream=handle)
+        else:
+            self.do("cuMemsetD2D32_v2", device, **fields)
+
+    def fill_on_host(self, a: int, b: int, c: int) -> None:
+        """Page-locked memory: the form without a stream waits."""
+        handle, device, _ = self.stream(a)
+        if a % 2 and not self.capture:
+            self.do("cuMemsetD8_v2", device, dstDevice=self.pinned, N=256)
+        else:
+            self.do("cuMemsetD8Async", device, dstDevice=self.pinned, N=256, hStream=handle)
+
+    def create_pool(self, a: int, b: int, c: int) -> None:
+        device = b % DEVICES if c % 2 else 0
+        properties = PoolProperties(kind=1, place=1, device=device)
+        if pool := self.make("cuMemPoolCreate", "pool", device, poolProps=properties):
+            share(pool, device)
+            self.pools.append((pool, device))
+
+    def allocate_from_pool(self, a: int, b: int, c: int) -> None:
+        if self.capture or not self.pools:
+            return
+        handle, device, _ = self.stream(a)
+        pool, at = self.pools[b % len(self.pools)]
+        if made := self.make("cuMemAllocFromPoolAsync", "dptr", device, bytesize=BYTES, pool=pool, hStream=handle):
+            self.blocks.append((made, at, True))
+            self.of_pools.add(made)
 
     def refuse(self, a: int, b: int, c: int) -> None:
         """A call that the driver refuses."""
@@ -329,6 +461,17 @@ def compared(findings: list[dict[str, Any]]) -> set[Found]:
     return {(one["certain"], one["kind"], one["pair"], access(one["first"]), access(one["second"])) for one in findings}
 
 
+def share(pool: int, device: int) -> None:
+    """The other device may use the memory of the pool."""
+    from cuda.bindings import driver
+
+    access = driver.CUmemAccessDesc()
+    access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    access.location.id = 1 - device
+    access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    driver.cuMemPoolSetAccess(pool, [access], 1)
+
+
 _contexts: list[int] = []
 
 
@@ -342,11 +485,7 @@ def contexts() -> list[int]:
         for device, context in enumerate(made):
             driver.cuCtxSetCurrent(context)
             driver.cuCtxEnablePeerAccess(made[1 - device], 0)
-            access = driver.CUmemAccessDesc()
-            access.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
-            access.location.id = 1 - device
-            access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-            driver.cuMemPoolSetAccess(driver.cuDeviceGetDefaultMemPool(device)[1], [access], 1)
+            share(int(driver.cuDeviceGetDefaultMemPool(device)[1]), device)
         _contexts.extend(int(context) for context in made)
     return _contexts
 
