@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from typing import Any
 
+from copy_shapes import HOST, rows
 from fabricated import BYTES, Data, Program, fresh, numbers, out, parameters_of, u32, u64
 
 from xlogmem import sim
@@ -32,7 +33,7 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
 WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fill": 22, "copy": 18,
            "download": 8, "upload": 8, "on_host": 2, "record": 14, "wait": 14, "learn": 5,
            "synchronize_context": 1, "destroy_stream": 2, "destroy_event": 2, "call_host": 1, "begin": 2,
-           "end": 3, "launch": 4, "choose_device": 2, "refuse": 6, "run_kernel": 14, "fill_rows": 5, "fill_on_host": 1,
+           "end": 3, "launch": 4, "choose_device": 2, "refuse": 6, "run_kernel": 14, "fill_rows": 5, "copy_rows": 6, "fill_on_host": 1,
            "create_pool": 1, "allocate_from_pool": 3, "update": 2}
 # One writes, one copies, one keeps its pointer, of which the check cannot know the use.
 KERNELS = b"""
@@ -406,6 +407,25 @@ class World(Program):
             self.do("cuMemsetD2D32Async", device, **fields, hStream=handle)
         else:
             self.do("cuMemsetD2D32_v2", device, **fields)
+
+    def copy_rows(self, a: int, b: int, c: int) -> None:
+        """Between two blocks, or from and to the host."""
+        if not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        target, source = self.place(b), self.place(c)
+        if target == source or self.is_null(handle and c % 3, target, source):
+            return
+        width, height = (16, 64)[b % 2], 1 + (c >> 3) % 4
+        copy = rows(target, source, dstPitch=(64, 256)[a % 2], srcPitch=256, WidthInBytes=width, Height=height)
+        if a % 5 == 0:
+            copy.dstMemoryType, copy.dstHost, copy.dstPitch = HOST, self.host(c), 64
+        elif a % 5 == 1:
+            copy.srcMemoryType, copy.srcHost, copy.srcPitch = HOST, self.host(c), 64
+        if c % 3 or self.capture:
+            self.do("cuMemcpy2DAsync_v2", device, pCopy=copy, hStream=handle)
+        else:
+            self.do("cuMemcpy2D_v2", device, pCopy=copy)
 
     def fill_on_host(self, a: int, b: int, c: int) -> None:
         """Page-locked memory: the form without a stream waits."""
