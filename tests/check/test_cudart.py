@@ -205,3 +205,22 @@ def test_a_program_that_loads_the_runtime_by_name_gets_the_simulated_one(checked
     assert checked(program.replace("SECOND", "False")).pairs == [("write/write", True)]
     right = checked(program.replace("SECOND", "True"))
     assert (right.pairs, right.returncode) == ([], 0)
+
+
+def test_a_function_that_is_missing_is_named_at_the_end(checked):
+    """Of the driver, where the exception that ends the program names it, and of the runtime, where it was called."""
+    begin = """
+        import ctypes, sys
+        from cuda.bindings import driver
+        driver.cuInit(0)
+        driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(0)[1])
+        driver.cuMemsetD8(driver.cuMemAlloc(64)[1], 1, 64)
+        """
+    text = "{} is not simulated: the program may have ended for that"
+    done = checked(begin + "driver.cuMemcpy2D(driver.CUDA_MEMCPY2D())")
+    assert done.notes["notes"] == {text.format("cuMemcpy2D"): 1}
+    assert text.format("cuMemcpy2D") in done.stderr + done.stdout
+    done = checked(begin + "ctypes.CDLL('libcudart.so').cudaMemPrefetchAsync()")
+    assert done.notes["notes"] == {text.format("cudaMemPrefetchAsync"): 1}
+    assert checked(begin).notes["notes"] == {}
+    assert checked(begin + "raise RuntimeError('cuMemAlloc: not found')").notes["notes"] == {}

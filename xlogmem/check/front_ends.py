@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from xlogmem import sim
-from xlogmem.check import gpu, neighbours, sites
+from xlogmem.check import gpu, missing, neighbours, sites
 from xlogmem.check.neighbours import noted, pieces
 
 __all__ = ["FrontEnd", "Report", "begin"]
@@ -86,6 +86,7 @@ class Simulated:
         launches, _ = self._simulator.unknown_kernels()
         notes = [f"{launches} launches of kernels computed nothing"] if launches else []
         notes += reasons_of_failure(getattr(sys, "last_value", None), launches)
+        notes += [f"{name} is not simulated: the program may have ended for that" for name in missing.functions()]
         return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
 
     def clear(self) -> None:

@@ -252,6 +252,14 @@ class Simulator:
         pairs = (line.split() for line in self._text(name).splitlines())
         return {name: int(count) for name, count in pairs}
 
+    def has_function(self, name: str) -> bool:
+        """True if the simulated driver has a function of this documented name, in whatever version."""
+        found = ctypes.c_void_p()
+        look_up = self._library.cuGetProcAddress
+        newest = ctypes.c_int()
+        self._library.cuDriverGetVersion(ctypes.byref(newest))
+        return bool(look_up(name.encode(), ctypes.byref(found), newest, ctypes.c_uint64(0)) == 0)
+
     def fail(self, name: str, nth: int = 1, code: int = 2) -> None:
         """The nth call from now returns this CUresult and does nothing."""
         self._call("fail", name.encode(), self._check_nth(nth), int(code))

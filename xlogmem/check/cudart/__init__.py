@@ -3,11 +3,13 @@ from __future__ import annotations
 
 import ctypes
 from importlib.metadata import PackageNotFoundError, version
+from itertools import count, takewhile
 from pathlib import Path
 
-__all__ = ["loaded", "prepare"]
+__all__ = ["called_stubs", "loaded", "prepare"]
 
 MAJORS = (12, 13)
+STUB = "__cudaCalledStub"
 _libraries: dict[str, ctypes.CDLL] = {}
 
 
@@ -23,6 +25,18 @@ def loaded(major: int) -> ctypes.CDLL:
     """Return the library for programs of this major version of CUDA.  Modules that are loaded from here on find the
     library's functions without naming it."""
     return _load(f"_cudart{major}", ctypes.RTLD_GLOBAL)
+
+
+def called_stubs() -> list[str]:
+    """Return the names of functions that were called and are not simulated."""
+    found = []
+    for major in MAJORS:
+        if (library := _libraries.get(f"_cudart{major}")) is not None:
+            stub = getattr(library, STUB)
+            stub.restype = ctypes.c_char_p
+            names = map(stub, count())
+            found += [name.decode() for name in takewhile(bool, names)]
+    return found
 
 
 def _usual_major() -> int:

@@ -1,0 +1,43 @@
+"""Functions of CUDA that are not simulated, and that the program has called.
+
+Libraries look up hundreds of the driver's functions, use what is there, and raise an exception with the name when the
+program calls another.  A stub in its place would change what they find, so the exception that ended the program is
+read.  A function of the runtime (libcudart) has a stub, which counts.
+"""
+from __future__ import annotations
+
+import re
+import sys
+import traceback
+from collections.abc import Iterator
+
+from xlogmem import sim
+from xlogmem.check import cudart
+
+__all__ = ["functions"]
+
+NAME = re.compile(r"\bcu[A-Z]\w+")
+SAYS = re.compile("not found|NotFound|undefined symbol|not supported", re.IGNORECASE)
+CUPY, CHECKS = "cupy_backends/cuda/api/runtime.pyx", "check_status"
+SUFFIX = re.compile("(_v[0-9]+)?(_ptsz|_ptds)?$")
+
+
+def functions() -> list[str]:
+    """Return their names, each once."""
+    return list(dict.fromkeys([*_in_exception(), *cudart.called_stubs()]))
+
+
+def _in_exception() -> Iterator[str]:
+    error = getattr(sys, "last_value", None)
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if SAYS.search(f"{type(error).__name__}: {error}"):
+            for name in NAME.findall(str(error)):
+                if not sim.simulator().has_function(plain := SUFFIX.sub("", name)):
+                    yield plain
+        if "cudaErrorSymbolNotFound" in str(error):     # CuPy's runtime is NVIDIA's, and did not find the driver's
+            for frame, _ in traceback.walk_tb(error.__traceback__):
+                if frame.f_code.co_filename == CUPY and (called := frame.f_code.co_name.rpartition(".")[2]) != CHECKS:
+                    yield f"cuda{called[0].upper()}{called[1:]}"
+        error = error.__cause__ or error.__context__
