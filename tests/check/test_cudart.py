@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from checked_libraries import needs
 
 import xlogmem.check.cudart
 
@@ -217,10 +218,20 @@ def test_a_function_that_is_missing_is_named_at_the_end(checked):
         driver.cuMemsetD8(driver.cuMemAlloc(64)[1], 1, 64)
         """
     text = "{} is not simulated: the program may have ended for that"
-    done = checked(begin + "driver.cuMemcpy2D(driver.CUDA_MEMCPY2D())")
-    assert done.notes["notes"] == {text.format("cuMemcpy2D"): 1}
-    assert text.format("cuMemcpy2D") in done.stderr + done.stdout
+    done = checked(begin + "driver.cuMemcpy3D(driver.CUDA_MEMCPY3D())")
+    assert done.notes["notes"] == {text.format("cuMemcpy3D"): 1}
+    assert text.format("cuMemcpy3D") in done.stderr + done.stdout
     done = checked(begin + "ctypes.CDLL('libcudart.so').cudaMemPrefetchAsync()")
     assert done.notes["notes"] == {text.format("cudaMemPrefetchAsync"): 1}
     assert checked(begin).notes["notes"] == {}
     assert checked(begin + "raise RuntimeError('cuMemAlloc: not found')").notes["notes"] == {}
+
+
+@needs("cupy")
+def test_a_function_that_cupy_misses_is_named(checked):
+    """CuPy's runtime says of what it did not find that it found no symbol, and not of which."""
+    done = checked("""
+        import cupy
+        cupy.cuda.runtime.memPrefetchAsync(cupy.zeros(8).data.ptr, 64, 0, 0)
+        """)
+    assert "cudaMemPrefetchAsync is not simulated: the program may have ended for that" in done.notes["notes"]

@@ -33,8 +33,8 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: None)
 WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fill": 22, "copy": 18,
            "download": 8, "upload": 8, "on_host": 2, "record": 14, "wait": 14, "learn": 5,
            "synchronize_context": 1, "destroy_stream": 2, "destroy_event": 2, "call_host": 1, "begin": 2,
-           "end": 3, "launch": 4, "choose_device": 2, "refuse": 6, "run_kernel": 14, "fill_rows": 5, "copy_rows": 6, "fill_on_host": 1,
-           "create_pool": 1, "allocate_from_pool": 3, "update": 2}
+           "end": 3, "launch": 4, "choose_device": 2, "refuse": 6, "run_kernel": 14, "fill_rows": 5, "copy_rows": 6,
+           "fill_on_host": 1, "create_pool": 1, "allocate_from_pool": 3, "update": 2}
 # One writes, one copies, one keeps its pointer, of which the check cannot know the use.
 KERNELS = b"""
 .version 7.0
