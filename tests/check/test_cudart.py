@@ -221,9 +221,11 @@ def test_a_function_that_is_missing_is_named_at_the_end(checked):
     done = checked(begin + "driver.cuMemcpy3D(driver.CUDA_MEMCPY3D())")
     assert done.notes["notes"] == {text.format("cuMemcpy3D"): 1}
     assert text.format("cuMemcpy3D") in done.stderr + done.stdout
-    done = checked(begin + "ctypes.CDLL('libcudart.so').cudaMemPrefetchAsync()")
+    prefetch = begin + "ctypes.CDLL('libcudart.so').cudaMemPrefetchAsync()"
+    done = checked(prefetch + "\n        raise RuntimeError('that is not supported')")
     assert done.notes["notes"] == {text.format("cudaMemPrefetchAsync"): 1}
-    assert checked(begin).notes["notes"] == {}
+    for right in (begin, prefetch):
+        assert checked(right).notes["notes"] == {}
     assert checked(begin + "raise RuntimeError('cuMemAlloc: not found')").notes["notes"] == {}
 
 

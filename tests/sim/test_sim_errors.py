@@ -52,6 +52,6 @@ def test_the_simulated_runtime_writes_what_nvidias_runtime_writes():
     except PackageNotFoundError:
         pytest.skip("NVIDIA's runtime is not installed")
     theirs = next(Path(wheel.locate_file(file)) for file in wheel.files or () if file.name == "libcudart.so.12")
-    ours = xlogmem.check.cudart._path(12)
+    ours = xlogmem.check.cudart.loaded(12)._name
     simulated = f"from xlogmem import sim; sim.install()\n{NAMES}"
     assert python("-c", simulated, ours).stdout == python("-c", NAMES, str(theirs)).stdout

@@ -145,7 +145,7 @@ def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]
 
 
 def from_json(record: dict[str, Any]) -> Finding:
-    """Inverse of `Finding.as_json`."""
+    """Inverse of `Finding.as_json`; also for a finding of the file of ``--json``, which has a text and a repair."""
     def stack(frames: list[dict[str, Any]]) -> tuple[Frame, ...]:
         return tuple(Frame(**frame) for frame in frames)
 
@@ -159,7 +159,8 @@ def from_json(record: dict[str, Any]) -> Finding:
         return None if one is None else Wait(one["why"], stream(one["stream"]), stack(one["stack"]),
                                              stack(one["recorded"]))
 
-    return Finding(**{**record, "first": access(record["first"]), "second": access(record["second"]),
+    made = {name: value for name, value in record.items() if name not in ("text", "repair")}
+    return Finding(**{**made, "first": access(record["first"]), "second": access(record["second"]),
                       "allocated": stack(record["allocated"]), "freed": stack(record["freed"]),
                       "wait": wait(record["wait"])})
 
