@@ -172,7 +172,8 @@ def plain_runtime(major: int) -> Extension:
     source = HERE / f"build/needed/plain{major}.c"
     source.write_text("")
     return Extension(f"xlogmem.check.cudart._plain{major}", [str(source.relative_to(HERE))],
-                     extra_link_args=["-Wl,-soname,libcudart.so", "-Wl,--no-as-needed",
+                     extra_compile_args=["-g0"],
+                     extra_link_args=["-s", "-Wl,-soname,libcudart.so", "-Wl,--no-as-needed",
                                       needed(f"libcudart.so.{major}")])
 
 

@@ -33,7 +33,10 @@ LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libgcc_
              "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 # cuda-bindings, not the linker, finds the driver; the symbols of each RMM release are in its own namespace.
 # The simulated ones: whichever has these names is in the process already when they are loaded.
-SONAMES = {"_simcuda": "libcuda.so.1", "_cudart12": "libcudart.so.12", "_cudart13": "libcudart.so.13"}
+SONAMES = {"_simcuda": "libcuda.so.1", "_cudart12": "libcudart.so.12", "_cudart13": "libcudart.so.13",
+           "_plain12": "libcudart.so", "_plain13": "libcudart.so"}
+THE_SIMULATED = {"_cudart12": {"libcuda.so.1"}, "_cudart13": {"libcuda.so.1"}, "_plain12": {"libcudart.so.12"},
+                 "_plain13": {"libcudart.so.13"}}
 FROM_THOSE = {"_cudart12": r"cu[A-Z]", "_cudart13": r"cu[A-Z]", "_cupy_table": r"cuda[A-Z]"}
 FOREIGN = r"^(cu[A-Z]|cuda[A-Z]|nv)|3rmm|\d+rapids_logger"
 
@@ -63,7 +66,8 @@ class Distribution:
 
 
 XLOGMEM = Distribution("xlogmem", "", frozenset(f"xlogmem/{name}" for name in (
-    "sim/_simcuda", "check/_cupti", "check/cudart/_cudart12", "check/cudart/_cudart13")), command=True)
+    "sim/_simcuda", "check/_cupti", "check/cudart/_cudart12", "check/cudart/_cudart13", "check/cudart/_plain12",
+    "check/cudart/_plain13")), command=True)
 BENCH = Distribution("xlogmem-bench", "benchmarks/src/")
 
 
@@ -184,7 +188,7 @@ def module(name: str, content: bytes) -> None:
     for entry in elf.get_section_by_name(".dynamic").iter_tags():
         if entry.entry.d_tag in entries:
             entries[entry.entry.d_tag].add(getattr(entry, entry.entry.d_tag.removeprefix("DT_").lower()))
-    libraries = LIBRARIES | ({"libcuda.so.1"} if "_cudart" in plain else set())
+    libraries = LIBRARIES | THE_SIMULATED.get(plain, set())
     report.rule(entries["DT_NEEDED"] <= libraries, f"{name} needs {entries['DT_NEEDED'] - libraries}")
     outside = {path for path in entries["DT_RPATH"] | entries["DT_RUNPATH"] if not path.startswith("$ORIGIN/")}
     report.rule(not outside, f"{name} searches {outside}")
