@@ -8,8 +8,8 @@
 // A call counts at one of these two moments, depending on what other threads may do in between. A free, a launch and
 // the record of an event count before the call: afterwards another thread may have been handed the same address, or
 // have waited for the event already. An allocation and a wait count after the call, when the driver has accepted it. A
-// call that makes the host wait is noted before, with all
-// work that is queued then, and the host knows this work to be done after the call.
+// call that makes the host wait is noted before, with all work that is queued then, and the host knows this work to be
+// done after the call.
 //
 // What counts before the call is undone if the driver refuses the call (Changes).
 //
@@ -50,12 +50,12 @@ struct Changes {
         Operation what;
         Time time;
     };
-    u64 first_noted = 0, last_noted = 0;  // operations of the backlog
     struct Ordered {
         Stream* stream;
         Clock before;
         u64 changes = 0;  // of its clock, after the call's own
     };
+    u64 first_noted = 0, last_noted = 0;  // operations of the backlog
     std::vector<Fed> fed;  // operations that were not noted
     std::vector<Ordered> ordered;  // streams that come after others by a rule of the driver
     std::vector<u64> recorded, freed;  // events, memory

@@ -69,7 +69,8 @@ def reasons_of_failure(error: BaseException | None, launches: int) -> list[str]:
     if own:
         notes.append(f"the program ended in {own.strip('/')}, which has NVIDIA's runtime built in: that accepts no "
                      "driver but NVIDIA's.  Check this part of the program on a GPU")
-    return notes
+    return notes + [f"{name} is not simulated: the program may have ended for that"
+                    for name in missing.functions(error)]
 
 
 class Simulated:
@@ -86,7 +87,6 @@ class Simulated:
         launches, _ = self._simulator.unknown_kernels()
         notes = [f"{launches} launches of kernels computed nothing"] if launches else []
         notes += reasons_of_failure(getattr(sys, "last_value", None), launches)
-        notes += [f"{name} is not simulated: the program may have ended for that" for name in missing.functions()]
         return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
 
     def clear(self) -> None:

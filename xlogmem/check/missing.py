@@ -7,7 +7,6 @@ read.  A function of the runtime (libcudart) has a stub, which counts.
 from __future__ import annotations
 
 import re
-import sys
 import traceback
 from collections.abc import Iterator
 
@@ -22,15 +21,14 @@ CUPY, CHECKS = "cupy_backends/cuda/api/runtime.pyx", "check_status"
 SUFFIX = re.compile("(_v[0-9]+)?(_ptsz|_ptds)?$")
 
 
-def functions() -> list[str]:
-    """Return their names, each once; none if no exception has ended the program."""
-    if getattr(sys, "last_value", None) is None:
+def functions(error: BaseException | None) -> list[str]:
+    """Return their names, each once, after this error has ended the program; none if none has."""
+    if error is None:
         return []
-    return list(dict.fromkeys([*_in_exception(), *cudart.called_stubs()]))
+    return list(dict.fromkeys([*_in_exception(error), *cudart.called_stubs()]))
 
 
-def _in_exception() -> Iterator[str]:
-    error = getattr(sys, "last_value", None)
+def _in_exception(error: BaseException | None) -> Iterator[str]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
