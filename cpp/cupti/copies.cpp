@@ -262,8 +262,7 @@ void add_copies(Calls& calls) {
 namespace {
 
 Extent rows(u64 begin, u64 pitch, u64 width, u64 height) {
-    bool gaps = height > 1 && pitch != width;
-    return {begin, width && height ? pitch * (height - 1) + width : 0, gaps ? Rows{pitch, width} : Rows{}};
+    return {begin, width && height ? pitch * (height - 1) + width : 0, rows_of(pitch, width, height)};
 }
 
 }  // namespace

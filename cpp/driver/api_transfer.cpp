@@ -65,7 +65,7 @@ struct Side {
     size_t width, height = 1, pitch = 0;
 
     u64 bytes() const { return (height - 1) * pitch + width; }
-    check::Rows rows() const { return height > 1 && pitch != width ? check::Rows{pitch, width} : check::Rows{}; }
+    check::Rows rows() const { return check::rows_of(pitch, width, height); }
     u8* row(u8* first, size_t index) const { return first + index * pitch; }
 };
 
@@ -171,8 +171,7 @@ CUresult fill(Lock& lock, u64 target, u32 value, size_t width, Rows rows, CUstre
         u8* bytes = memory().view(target);
         for (size_t i = 0; i < rows.height; i++) fill_row(bytes + i * rows.pitch, value, width, rows.count);
     };
-    bool gaps = rows.height > 1 && rows.pitch != row;
-    work.touches(target, extent, Use::Write, gaps ? check::Rows{rows.pitch, row} : check::Rows{});
+    work.touches(target, extent, Use::Write, check::rows_of(rows.pitch, row, rows.height));
     Position position;
     REFUSE_IF(submit(lock, stream, std::move(work), &position));
     if (sync == Sync::Yes && !in_arena(target)) synchronize(lock, position, queued(stream));

@@ -14,6 +14,11 @@ struct Rows {
     bool operator==(const Rows& other) const { return pitch == other.pitch && width == other.width; }
 };
 
+// Of so many rows; a single one has no gaps.
+inline Rows rows_of(u64 pitch, u64 width, u64 height) {
+    return height > 1 && pitch != width ? Rows{pitch, width} : Rows{};
+}
+
 enum class Meeting : u8 { None, Possible, Certain };
 
 // True if a row of the extent [begin, end) has a byte of [from, to).

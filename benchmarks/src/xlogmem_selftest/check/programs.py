@@ -226,20 +226,18 @@ class World:
         return found
 
     def synchronize(self) -> None:
-        event, stream = self.finished_event(), self.stream(capturing=False)
-        if event and self.draws.random() < .5:
-            if self.do("cuEventSynchronize", event.handle, on=event.device):
-                self.oracle.host |= event.past
-        elif self.do("cuStreamSynchronize", stream.handle, on=stream):
-            self.oracle.synchronize(stream)
+        self.learn("Synchronize", self.oracle.synchronize)
 
     def query(self) -> None:
+        self.learn("Query", self.oracle.query)
+
+    def learn(self, what: str, learn_of_stream: Callable[[Stream], None]) -> None:
         event, stream = self.finished_event(), self.stream(capturing=False)
         if event and self.draws.random() < .5:
-            if self.do("cuEventQuery", event.handle, on=event.device):
+            if self.do(f"cuEvent{what}", event.handle, on=event.device):
                 self.oracle.host |= event.past
-        elif self.do("cuStreamQuery", stream.handle, on=stream):
-            self.oracle.query(stream)
+        elif self.do(f"cuStream{what}", stream.handle, on=stream):
+            learn_of_stream(stream)
 
     def synchronize_context(self) -> None:
         device = self.draw_device()
