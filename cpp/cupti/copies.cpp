@@ -105,7 +105,7 @@ void Call::copy(const Copy& copy) const {
     if (wait == Wait::Before) wait_for(front.engine().queued_on(*on));
     work(*on, touched, 2);
     for (Stream* other : beside) front.engine().come_after(*other, front.engine().queued_on(*on));
-    for (Changes::Ordered& one : thread.changes.ordered) one.changes = one.stream->changes;
+    thread.changes.end_ordering();
     if (wait == Wait::Copy) wait_for(front.engine().queued_on(*on));
 }
 

@@ -16,6 +16,8 @@ bool Front::is_pageable(u64 address) {
 void Front::undo(const Changes& changes) {
     for (const Changes::Ordered& one : changes.ordered)
         if (one.stream->changes == one.changes) engine().refuse_order(*one.stream, one.before);
+    for (const Changes::Launched& one : changes.launched)
+        if (Executable* known = find(one.graph)) known->last = one.before;
     if (changes.first_noted)
         for (u64 number = changes.first_noted; number <= changes.last_noted; number++) backlog.refuse(number);
     for (const Changes::Fed& fed : changes.fed) engine().refuse(*fed.stream, fed.what, fed.time);

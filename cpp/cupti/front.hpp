@@ -55,9 +55,14 @@ struct Changes {
         Clock before;
         u64 changes = 0;  // of its clock, after the call's own
     };
+    struct Launched {
+        CUgraphExec graph;
+        Clock before;  // the end of its last launch
+    };
     u64 first_noted = 0, last_noted = 0;  // operations of the backlog
     std::vector<Fed> fed;  // operations that were not noted
     std::vector<Ordered> ordered;  // streams that come after others by a rule of the driver
+    std::vector<Launched> launched;
     std::vector<u64> recorded, freed;  // events, memory
     std::map<u64, u64> unpinned;
 
@@ -65,10 +70,14 @@ struct Changes {
         if (!first_noted) first_noted = operation;
         last_noted = operation;
     }
+    void end_ordering() {
+        for (Ordered& one : ordered) one.changes = one.stream->changes;
+    }
     void clear() {
         first_noted = last_noted = 0;
         fed.clear();
         ordered.clear();
+        launched.clear();
         recorded.clear();
         freed.clear();
         unpinned.clear();

@@ -55,10 +55,14 @@ void launch(const Call& call, CUgraphExec executable, CUstream stream) {
     if (!on) return;
     if (Executable* known = call.front.find(executable)) {
         if (!known->graph->has_work) return;
-        call.front.engine().come_after(*on, known->last);
-        Time time = call.front.engine().launch(*on, call.what, *known->graph);
-        call.thread.changes.fed.push_back({on, call.what, time});
-        if (!on->capture) known->last = call.front.engine().queued(*on);
+        Engine& engine = call.front.engine();
+        Changes& changes = call.thread.changes;
+        if (!on->capture) changes.ordered.push_back({on, engine.queued(*on)});
+        engine.come_after(*on, known->last);
+        changes.fed.push_back({on, call.what, engine.launch(*on, call.what, *known->graph)});
+        if (on->capture) return;
+        changes.end_ordering();
+        changes.launched.push_back({executable, std::exchange(known->last, engine.queued(*on))});
     } else {
         call.front.engine().work(*on, call.what);
         call.front.count_unseen(call.what.name);

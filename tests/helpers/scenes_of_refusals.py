@@ -158,6 +158,24 @@ def the_launch_of_a_graph_is_refused(p: Program, repaired: bool) -> None:
     p.fill(X, B)
 
 
+@scene("certain write/write")
+def a_refused_launch_of_a_graph_orders_nothing(p: Program, repaired: bool) -> None:
+    """Launches of one graph come one after the other."""
+    captured(p, X)
+    launch(p, A)
+    p.call("cuGraphLaunch", 0 if repaired else REFUSED, hGraph=EXECUTABLE, hStream=B)
+    p.fill(X, B)
+
+
+@scene("certain write/write")
+def a_refused_launch_of_a_graph_is_not_its_last(p: Program, repaired: bool) -> None:
+    captured(p)
+    p.fill(X, B)
+    p.call("cuGraphLaunch", 0 if repaired else REFUSED, hGraph=EXECUTABLE, hStream=B)
+    launch(p, C)
+    p.fill(X, C)
+
+
 @scene("certain use/write")
 def a_launch_is_refused(p: Program, repaired: bool) -> None:
     launch_kernel(p, u64(X), u32(5), result=REFUSED if repaired else 0)
