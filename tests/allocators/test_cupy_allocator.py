@@ -7,7 +7,15 @@ from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 
 import xlogmem
-from xlogmem import DeviceRuntime, LimitingResourceAdaptor, OutOfBudgetError, StreamMisuseError, allocators, use
+from xlogmem import (
+    DeviceRuntime,
+    DriverError,
+    LimitingResourceAdaptor,
+    OutOfBudgetError,
+    StreamMisuseError,
+    allocators,
+    use,
+)
 from xlogmem import runtime as runtimes
 from xlogmem.allocators import _opaque
 from xlogmem.resources import AsyncMemoryResource
@@ -128,6 +136,71 @@ def test_out_of_memory_is_cupys_error_after_a_collection(cupy, clean, four):
     circle.append(circle)
     del array, circle
     assert cupy.empty(600).data.ptr                     # what was in the circle is collected
+
+
+def test_arrays_that_are_dropped_in_a_capture_bring_a_warning(enabled, x):
+    """The graph does not own their memory.  Arrays before and after, and a capture without any, are silent."""
+    before, first, second, kept = (enabled.empty(nbytes) for nbytes in (512, 512, 1024, 512))
+    stream = enabled.cuda.Stream(enabled.current.stream.handle)
+    del before
+    stream.begin_capture()
+    x.kernels.fill(stream.handle, first.data.ptr, 1, 1)
+    del first, second
+    with pytest.warns(RuntimeWarning, match=r"2 CuPy arrays of 1.5 KiB dropped .* alive as long as the graph") as said:
+        graphs = [stream.end_capture()]
+    assert said[0].filename == __file__
+    del kept
+    stream.begin_capture()
+    graphs.append(stream.end_capture())
+    for graph in graphs:
+        check(cuda.cuGraphDestroy(graph))
+
+
+def test_captures_that_overlap_warn_once(enabled, x):
+    foreign = [ForeignStream(), ForeignStream()]
+    streams = [enabled.cuda.ExternalStream(stream.handle) for stream in foreign]
+    array = enabled.empty(512)
+    for stream in streams:
+        stream.begin_capture()
+    del array
+    graphs = [streams[0].end_capture()]
+    with pytest.warns(RuntimeWarning, match="1 CuPy array of 512 B dropped"):
+        graphs.append(streams[1].end_capture())
+    for graph in graphs:
+        check(cuda.cuGraphDestroy(graph))
+
+
+@pytest.mark.parametrize("disabled", ["between", "in a capture"])
+def test_a_disabled_library_has_its_own_methods_again(enabled, x, disabled):
+    kinds = enabled.cuda.Stream, enabled.cuda.ExternalStream
+    stream = enabled.cuda.Stream(enabled.current.stream.handle)
+    array = enabled.empty(512)
+    if disabled == "in a capture":
+        stream.begin_capture()
+    xlogmem.disable("cupy")
+    assert not any("capture" in name for kind in kinds for name in vars(kind))
+    if disabled == "between":
+        stream.begin_capture()
+    del array
+    check(cuda.cuGraphDestroy(stream.end_capture()))
+    xlogmem.enable("cupy")
+
+
+def test_a_capture_that_ends_without_a_graph_is_silent(enabled, x):
+    stream = enabled.cuda.Stream(enabled.current.stream.handle)
+    array = enabled.empty(512)
+    with pytest.raises(DriverError, match="ILLEGAL_STATE"):
+        stream.end_capture()                            # none has begun
+    stream.begin_capture()
+    with pytest.raises(DriverError):
+        stream.begin_capture()
+    (error,) = cuda.cuStreamSynchronize(stream.handle)
+    assert error == cuda.CUresult.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED
+    del array
+    with pytest.raises(DriverError, match="INVALIDATED"):
+        stream.end_capture()
+    array = enabled.empty(512)                          # and nothing is counted any more
+    del array
 
 
 def test_a_capture_is_refused_and_the_stream_goes_on(enabled, x):

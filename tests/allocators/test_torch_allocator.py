@@ -310,3 +310,27 @@ with pytest.raises(RuntimeError, match="CUDA out of memory") as caught:
     torch.empty(1 << 50)
 assert not isinstance(caught.value, torch.OutOfMemoryError)
 """)
+
+
+@pytest.mark.parametrize("resource", ["", "PoolMemoryResource"])
+def test_tensors_that_are_dropped_in_a_capture_bring_a_warning(play, resource):
+    """The graph does not own their memory, whichever stream they were made on.  A tensor that is kept is silent."""
+    wanted = f"FourStreams(driver, resource=xlogmem.{resource}())" if resource else "FourStreams(driver)"
+    play(ENABLED.replace("FourStreams(driver)", wanted) + """
+home, other = ForeignStream(), ForeignStream()
+torch.state.stream = other.handle
+beside = torch.empty(512)
+torch.state.stream = home.handle
+tensor, kept = torch.empty(512), torch.empty(512)
+graphs = [torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()]
+graphs[0].capture_begin()
+x.kernels.fill(home.handle, tensor.ptr, 1, 1)
+del tensor, beside
+with pytest.warns(RuntimeWarning, match="2 tensors of 1.0 KiB dropped while a graph was captured"):
+    graphs[0].capture_end()
+del kept
+graphs[1].capture_begin()
+graphs[1].capture_end()
+for graph in graphs:
+    check(cuda.cuGraphDestroy(graph.graph))
+""")

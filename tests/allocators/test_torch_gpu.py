@@ -145,3 +145,23 @@ torch.ones(1, device="cuda")
 with pytest.raises(RuntimeError, match="PyTorch has initialised CUDA"):
     xlogmem.enable("torch")
 """)
+
+
+def test_a_tensor_that_is_dropped_in_a_capture_brings_a_warning(play):
+    """Whichever stream it was made on; the graph does not own its memory."""
+    play(ENABLED + """
+a, b, out = (torch.full((1 << 10,), 1.0, device="cuda") for _ in range(3))
+torch.cuda.synchronize()
+graph, again = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+with pytest.warns(RuntimeWarning, match="1 tensor of 4.0 KiB dropped while a graph was captured"):
+    with torch.cuda.graph(graph):
+        torch.add(a, b, out=out)
+        del a
+import warnings
+warnings.simplefilter("error")
+with torch.cuda.graph(again):
+    torch.add(b, b, out=out)
+again.replay()
+torch.cuda.synchronize()
+assert float(out.sum()) == 2048.0
+""")

@@ -91,10 +91,29 @@ def cupy():
     def empty(nbytes):
         return CupyArray(get_allocator()(nbytes), nbytes)
 
+    class BaseStream:
+        """A stream of the stand-in, which begins and ends captures of any stream that it is made of."""
+
+        def __init__(self, handle):
+            self.handle = handle
+
+        def begin_capture(self):
+            check(cuda.cuStreamBeginCapture(self.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+
+        def end_capture(self):
+            return check(cuda.cuStreamEndCapture(self.handle))
+
+    class Stream(BaseStream):
+        pass
+
+    class ExternalStream(BaseStream):
+        pass
+
     memory = module("cupy.cuda.memory", BaseMemory=BaseMemory, MemoryPointer=MemoryPointer, MemoryPool=MemoryPool,
                     OutOfMemoryError=OutOfMemoryError, _get_thread_local_allocator=lambda: current.of_thread)
     of_cuda = module("cupy.cuda", memory=memory, get_allocator=get_allocator, set_allocator=set_allocator,
                      get_current_stream=lambda: current.stream, Device=on_device,
+                     Stream=Stream, ExternalStream=ExternalStream,
                      device=SimpleNamespace(get_device_id=lambda: current.device),
                      runtime=SimpleNamespace(getDeviceCount=lambda: 2))
     top = module("cupy", cuda=of_cuda, empty=empty, current=current, pool=pool)

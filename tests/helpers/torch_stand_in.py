@@ -13,7 +13,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from cuda.bindings import driver
 from engine_traces import compiler
+
+from xlogmem.sim.kernels import check
 
 __all__ = ["COMPILER", "build", "install"]
 
@@ -134,9 +137,20 @@ def install(library: Path) -> Any:
         sys.modules[name] = made
         return made
 
+    class CUDAGraph:
+        """A graph of what the current stream is given between two calls."""
+
+        def capture_begin(self) -> None:
+            relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            check(driver.cuStreamBeginCapture(state.stream, relaxed))
+
+        def capture_end(self) -> None:
+            self.graph = check(driver.cuStreamEndCapture(state.stream))
+
     memory = module("torch.cuda.memory", CUDAPluggableAllocator=CUDAPluggableAllocator,
                     change_current_allocator=state.change)
     cuda = module("torch.cuda", memory=memory, is_initialized=lambda: state.initialized,
+                  CUDAGraph=CUDAGraph,
                   MemPool=lambda allocator, **options: MemPool(state, allocator, **options))
     extension = module("torch._C", _cuda_customAllocator=CustomAllocator, _cuda_getAllocator=lambda: state.allocator)
     return module("torch", __version__="2.11.0", cuda=cuda, _C=extension, state=state,

@@ -28,12 +28,17 @@ from xlogmem._table import table
 
 from xlogmem.runtime import get_runtime
 
-__all__ = ["RECORD_STREAM", "has_out_of_memory"]
+__all__ = ["RECORD_STREAM", "begin_counting", "end_counting", "has_out_of_memory"]
 
 cdef extern from "pluggable/functions.hpp":
     bint xlogmem_torch_begin(const xlogmem_table* functions,
                              xlogmem_runtime* (*open)(int device, xlogmem_error* error) noexcept nogil)
     void xlogmem_torch_record_stream(void* ptr, void* stream) nogil
+    cppclass Dropped "xlogmem_torch_dropped":
+        size_t count
+        size_t nbytes
+    void xlogmem_torch_begin_counting()
+    Dropped xlogmem_torch_end_counting()
 
 cdef xlogmem_table* functions = <xlogmem_table*>PyCapsule_GetPointer(table, XLOGMEM_TABLE)
 
@@ -54,6 +59,17 @@ cdef xlogmem_runtime* open_runtime(int device, xlogmem_error* error) noexcept wi
         return NULL
     finally:
         put_back(&exception)
+
+
+def begin_counting() -> None:
+    """Count the tensors that are dropped from here on."""
+    xlogmem_torch_begin_counting()
+
+
+def end_counting() -> tuple[int, int]:
+    """Return how many tensors were dropped since `begin_counting`, and their bytes; count no more."""
+    cdef Dropped dropped = xlogmem_torch_end_counting()
+    return dropped.count, dropped.nbytes
 
 
 has_out_of_memory = bool(xlogmem_torch_begin(functions, open_runtime))  # else it is a RuntimeError

@@ -10,6 +10,7 @@ import cupy
 from cupy.cuda import memory
 
 from xlogmem._driver import active_devices
+from xlogmem.allocators._captures import Captures, Dropped
 from xlogmem.allocators._opaque import OpaqueStreams
 from xlogmem.blocks import DeviceBlock
 from xlogmem.runtime import DeviceRuntime, get_runtime
@@ -28,6 +29,23 @@ class BlockMemory(memory.BaseMemory):
         self.ptr = block.ptr if block is not None else 0
         self.size = nbytes
         self.device_id = device
+
+
+_dropped: list[int] = []                                # bytes of each array that is dropped during a capture
+
+
+def _begin_counting() -> None:
+    BlockMemory.__del__ = lambda memory: _dropped.append(memory.size)
+
+
+def _end_counting() -> Dropped:
+    del BlockMemory.__del__                          
+    dropped = Dropped(len(_dropped), sum(_dropped))
+    _dropped.clear()
+    return dropped
+
+
+_captures = Captures("CuPy array", _begin_counting, _end_counting)
 
 
 def allocate(nbytes: int) -> memory.MemoryPointer:
@@ -99,9 +117,12 @@ def enable() -> None:
     if current is not allocate:
         _former = current                               # first: after an interrupt the next call goes on from there
         cupy.cuda.set_allocator(allocate)
+    for stream in (cupy.cuda.Stream, cupy.cuda.ExternalStream):
+        _captures.watch(stream, "begin_capture", "end_capture")
 
 
 def disable() -> None:
     _refuse_inside_context()
     if cupy.cuda.get_allocator() is allocate:
         cupy.cuda.set_allocator(_former)
+    _captures.unwatch()

@@ -9,6 +9,7 @@ import torch
 from torch.cuda.memory import CUDAPluggableAllocator, change_current_allocator
 
 from xlogmem.allocators import _pluggable  # after PyTorch
+from xlogmem.allocators._captures import Captures, Dropped
 
 __all__ = ["allocator", "disable", "enable", "is_on_rmm", "mem_pool", "refuse", "segment_allocator"]
 
@@ -96,9 +97,13 @@ def refuse() -> None:
     allocator()
 
 
+_captures = Captures("tensor", _pluggable.begin_counting, lambda: Dropped(*_pluggable.end_counting()))
+
+
 def enable() -> None:
     if not _is_enabled():
         change_current_allocator(allocator())
+    _captures.watch(torch.cuda.CUDAGraph, "capture_begin", "capture_end")
 
 
 def disable() -> None:

@@ -22,6 +22,8 @@ using OpenRuntime = xlogmem_runtime* (*)(int device, xlogmem_error* error);
 const xlogmem_table* table = nullptr;
 OpenRuntime open_runtime = nullptr;
 std::atomic<xlogmem_runtime*> runtimes[kDevices];  // opened with the first allocation of the device, and never closed
+std::atomic<bool> counting{false};                 // tensors that are dropped, while PyTorch captures a graph
+std::atomic<size_t> dropped_count{0}, dropped_bytes{0};
 
 xlogmem_runtime* runtime_of(int device) {
     if (device < 0 || device >= kDevices)
@@ -57,6 +59,20 @@ inline bool xlogmem_torch_begin(const xlogmem_table* functions, OpenRuntime open
     return xlogmem_torch::find_errors();
 }
 
+struct xlogmem_torch_dropped {
+    size_t count, nbytes;
+};
+
+inline void xlogmem_torch_begin_counting() {
+    dropped_count = dropped_bytes = 0;
+    counting = true;
+}
+
+inline xlogmem_torch_dropped xlogmem_torch_end_counting() {
+    counting = false;
+    return {dropped_count, dropped_bytes};
+}
+
 EXPORTED void* xlogmem_torch_allocate(intptr_t size, int device, void* stream) {
     xlogmem_error error;
     void* ptr = nullptr;
@@ -72,7 +88,11 @@ EXPORTED void* xlogmem_torch_allocate_segment(intptr_t size, int device, void* s
     return allocated(size, device, stream, &ptr, &error) ? ptr : nullptr;
 }
 
-EXPORTED void xlogmem_torch_free(void* ptr, size_t, int device, void* stream) {
+EXPORTED void xlogmem_torch_free(void* ptr, size_t nbytes, int device, void* stream) {
+    if (counting.load(std::memory_order_relaxed)) {
+        dropped_count++;
+        dropped_bytes += nbytes;
+    }
     if (device >= 0 && device < kDevices)
         if (xlogmem_runtime* runtime = runtimes[device].load()) table->deallocate(runtime, ptr, stream);
 }
