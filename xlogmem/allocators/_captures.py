@@ -16,7 +16,7 @@ __all__ = ["Captures", "Dropped"]
 
 
 class Dropped(NamedTuple):
-    count: int = 0
+    arrays: int = 0
     nbytes: int = 0
 
 
@@ -87,8 +87,8 @@ class Captures:
     def _after_end(self, succeeded: bool) -> None:
         """A capture that was spoilt has ended as well, and made no graph."""
         dropped = self._close()
-        if succeeded and dropped.count:
-            what = f"{dropped.count} {self._arrays}{'s' * (dropped.count != 1)} of {format_bytes(dropped.nbytes)}"
+        if succeeded and dropped.arrays:
+            what = f"{dropped.arrays} {self._arrays}{'s' * (dropped.arrays != 1)} of {format_bytes(dropped.nbytes)}"
             warnings.warn(
                 f"{what} dropped while a graph was captured: the graph does not own their memory. If its work uses it, "
                 "a launch reads and writes the memory of the next owner. Keep what a graph uses alive as long as the "
