@@ -49,7 +49,7 @@ Time Backlog::launch(const Noted& noted) {
     words_of_launch(kernel, noted.space, noted.shape.grid, &words_);
     if (kernel.first) kernel.first->run(noted.space, noted.shape, &touches_);
     Launched launched(engine_, *noted.stream, noted.space, ranges_);
-    FollowedWord followed(engine_, touches_);
+    FollowedWord followed(engine_, touches_, kernel.arrays, noted.space);
     for (const LaunchedWord& word : words_)
         followed.add_to(launched, word.offset, {word.number, word.role, word.found}, word.followed);
     return engine_.work(*noted.stream, noted.what, ranges_.data(), ranges_.size());

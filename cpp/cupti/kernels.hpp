@@ -8,6 +8,7 @@
 
 #include "kernels/names.hpp"
 #include "kernels/first_thread.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/layouts.hpp"
 
 #include <cuda.h>
@@ -31,6 +32,7 @@ struct Kernel {
     std::vector<Parameter> parameters;  // none: the driver has not said where they are
     std::shared_ptr<const FirstThread> first;  // nullptr: its code is not known
     std::optional<StructLayout> layout;  // of one of them
+    std::optional<ElementwiseArrays> arrays;
     std::vector<u32> lists;  // the engine's numbers: the words of a list are one to it
     u32 launches = 0, next_trial = 1;
     bool is_due() { return ++launches >= next_trial; }  // for a trial

@@ -23,6 +23,7 @@ Kernel& kernel_of(const Call& call, CUfunction function) {
     made.words = words_of(made.parameters, text.get(), symbol);
     if (text) made.first = text->first;
     made.layout = StructLayout::of(symbol, made.parameters);
+    made.arrays = ElementwiseArrays::of(symbol, made.parameters);
     made.name = call.front.engine().name(name);
     for (Word& word : made.words) {
         word.number = call.front.engine().add_word();

@@ -90,7 +90,10 @@ void add_function(Module* module, const std::string& name) {
     function->kernel = find_kernel(name);
     function->module = module;
     function->facts = facts_of(module, name);
-    if (function->facts) function->layout = check::StructLayout::of(name, function->facts->parameters);
+    if (function->facts) {
+        function->layout = check::StructLayout::of(name, function->facts->parameters);
+        function->arrays = check::ElementwiseArrays::of(name, function->facts->parameters);
+    }
     module->functions[name] = std::move(function);
 }
 

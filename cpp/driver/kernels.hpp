@@ -8,6 +8,7 @@
 
 #include "device.hpp"
 
+#include "kernels/elementwise.hpp"
 #include "kernels/layouts.hpp"
 
 #include <map>
@@ -46,6 +47,7 @@ struct Function {
     u64 handle = 0;
     const check::Facts* facts = nullptr;  // of the module, or learned elsewhere; nullptr: not known
     std::optional<check::StructLayout> layout;  // of a struct that it takes
+    std::optional<check::ElementwiseArrays> arrays;
 };
 
 struct Module {

@@ -43,6 +43,7 @@ struct Prepared {
     std::vector<u8> space;
     std::vector<check::Pointer> pointers;
     std::optional<check::StructLayout> layout;
+    std::optional<check::ElementwiseArrays> arrays;
     RunLaunch run = nullptr;
 };
 
@@ -102,6 +103,7 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
         prepared->parameters = function.facts->parameters;
         prepared->pointers = function.facts->pointers;
         prepared->layout = function.layout;
+        prepared->arrays = function.arrays;
         if (!check::read_arguments(prepared->parameters, pointers, extra, prepared->space))
             return CUDA_ERROR_INVALID_VALUE;
     } else {
@@ -123,8 +125,9 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
     }
     auto watch = [&] {
         const check::FirstThread* first = function.facts ? function.facts->first.get() : nullptr;
-        return watch_kernel(stream, function.shown,
-                            {prepared->pointers, prepared->layout, prepared->space, prepared->shape, first});
+        return watch_kernel(
+            stream, function.shown,
+            {prepared->pointers, prepared->layout, prepared->arrays, prepared->space, prepared->shape, first});
     };
     return submit(lock, stream, std::move(work), nullptr, watch);
 }

@@ -129,7 +129,7 @@ check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& l
         check::Launched launched(engine(), *stream->order, launch.space, ranges);
         std::vector<check::Touch> touches;
         if (launch.first) launch.first->run(launch.space, launch.shape, &touches);
-        check::FollowedWord followed(engine(), touches);
+        check::FollowedWord followed(engine(), touches, launch.arrays, launch.space);
         auto through = [&](u32 word, check::Role role, bool found) {
             return check::Through{number_of_word(what.name, word), role, found};
         };

@@ -8,6 +8,7 @@
 
 #include "engine/journal.hpp"
 #include "kernels/first_thread.hpp"
+#include "kernels/elementwise.hpp"
 #include "kernels/layouts.hpp"
 
 #include <string>
@@ -28,6 +29,7 @@ check::Time watch_work(Stream* stream, const Work& work);
 struct KernelLaunch {
     const std::vector<check::Pointer>& pointers;
     const std::optional<check::StructLayout>& layout;
+    const std::optional<check::ElementwiseArrays>& arrays;
     const std::vector<u8>& space;  // the values of its parameters
     const check::GridShape& shape;
     const check::FirstThread* first;  // nullptr: its code is not known

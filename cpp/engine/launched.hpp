@@ -38,6 +38,9 @@ class Launched {
     // Adds an access of the kernel to this address, whatever the word.
     void add_anchored(u64 address, const Through& through) { engine_.add_pointer(ranges_, address, through, origin_); }
 
+    // Adds an access of the kernel to exactly these bytes.
+    void add_exact(u64 begin, u64 end, Role role, const Rows& rows) { ranges_.push_back({begin, end, role, 0, rows}); }
+
   private:
     Engine& engine_;
     const std::vector<u8>& space_;

@@ -1,5 +1,8 @@
 // Prints what the images named on the command line say of their kernels; test_kernel_facts.py compiles it.
 // With --mutate N each image is also read N times, damaged, out of a buffer that ends where the image does.
+// With --parts it prints which bytes launches of element-wise kernels touch; the input's lines have the kernel's name, the
+// offset of an array, the parameters' bytes in hexadecimal digits, and the parameters as offset+size.
+#include "kernels/elementwise.hpp"
 #include "kernels/first_thread.hpp"
 #include "kernels/signature.hpp"
 
@@ -10,6 +13,7 @@
 #include <iostream>
 #include <iterator>
 #include <random>
+#include <sstream>
 
 using namespace check;
 
@@ -42,11 +46,16 @@ void print_touches(const Facts& facts, u64 number) {
     }
 }
 
-// Where the first thread goes in a launch with these parameters, in hexadecimal digits.
-void print_touches(const Facts& facts, const std::string& digits) {
+std::vector<u8> bytes_of(const std::string& digits) {
     std::vector<u8> space;
     for (std::size_t i = 0; i + 1 < digits.size(); i += 2)
         space.push_back(u8(std::stoi(digits.substr(i, 2), nullptr, 16)));
+    return space;
+}
+
+// Where the first thread goes in a launch with these parameters, in hexadecimal digits.
+void print_touches(const Facts& facts, const std::string& digits) {
+    std::vector<u8> space = bytes_of(digits);
     std::vector<Touch> touches;
     facts.first->run(space, {}, &touches);
     for (const Touch& touch : touches) std::cout << touch.address << ":" << kRoles[int(touch.role())] << " ";
@@ -71,6 +80,24 @@ void print_types(const std::string& name) {
     if (!parameter_types(name, &found)) std::cout << " ?";
     for (Type type : found) std::cout << types[int(type)];
     std::cout << "\n";
+}
+
+void print_parts() {
+    for (std::string line; std::getline(std::cin, line);) {
+        std::istringstream words(line);
+        std::string name, digits, word;
+        u32 offset = 0;
+        std::vector<Parameter> parameters;
+        words >> name >> offset >> digits;
+        while (words >> word)
+            parameters.push_back({u32(std::stoul(word)), u32(std::stoul(word.substr(word.find('+') + 1)))});
+        auto arrays = ElementwiseArrays::of(name, parameters);
+        std::cout << (arrays ? "" : "none");
+        if (arrays)
+            for (const ArrayPart& part : arrays->parts(bytes_of(digits), offset))
+                std::cout << part.begin << " " << part.end << " " << part.rows.pitch << " " << part.rows.width << ";";
+        std::cout << "\n";
+    }
 }
 
 std::size_t mutate(const std::vector<char>& image, int times) {
@@ -111,6 +138,7 @@ int main(int count, char** arguments) {
         if (!strcmp(arguments[first], "--mutate")) mutations = atoi(arguments[++first]);
         if (!strcmp(arguments[first], "--signature")) signature = true;
         if (!strcmp(arguments[first], "--unsized")) unsized = true;
+        if (!strcmp(arguments[first], "--parts")) print_parts();
         if (!strcmp(arguments[first], "--space")) spaces.push_back(arguments[++first]);
     }
     for (int i = first; i < count; i++) {

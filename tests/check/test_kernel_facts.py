@@ -5,13 +5,16 @@ import itertools
 import re
 import struct
 
+import numpy
 import pytest
+from elementwise_launches import BASE, launch_of, random_launch, wrong_launches
 from engine_traces import compiler
-from kernel_images import Facts, build_planted, defects, facts_of, output_of
+from kernel_images import Facts, build_planted, defects, facts_of, output_of, parts_of
 from ptx_programs import Kernel
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
 DEFECTS = [defect.name for defect in defects()]
+LAUNCHES = [random_launch(seed) for seed in range(1500)]
 R, W, RW, U = "read", "write", "readwrite", "unknown"
 FOUND = "unknown?"                                      # in a struct: nothing shows that the kernel uses it
 HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
@@ -287,6 +290,7 @@ def wrong(program, files, kernels, defect=""):
     found = facts_of(program, *(folder / name for name in made), defect=defect)
     for name, kernel in made.items():
         yield from (f"{name} at {offset}: {role}" for offset, role in wrong_roles(kernel, found[name]["k"]))
+    yield from wrong_launches(LAUNCHES, parts_of(program, LAUNCHES, defect))
 
 
 def test_what_is_said_is_right(program, files, kernels):
@@ -323,6 +327,34 @@ def test_the_first_thread_goes_where_the_machine_goes(program, kernels):
                     count += role != U
                     assert set(known[role]) <= set(machine.touched.get(int(address), "")), (name, address, role)
     assert count > accesses / 3 > 1000
+
+
+def test_most_arrays_have_parts(program):
+    """`test_what_is_said_is_right` compares these parts with what NumPy says."""
+    all_parts = parts_of(program, LAUNCHES)
+    assert sum(len(parts) > 1 for parts in all_parts) > 100
+    assert sum(not parts for parts in all_parts) < 30
+
+
+OVERLAPPING = numpy.lib.stride_tricks.as_strided(numpy.zeros(64, "u1"), (4, 8), (4, 1))
+MANY = numpy.zeros((9, 3, 9, 3, 4), "f4")[:, :2, :, :2, :3]
+
+
+@pytest.mark.parametrize(("view", "name", "parts"), [
+    (numpy.zeros(4, "f4"), "", [(BASE, BASE + 16, 0, 0)]),
+    (numpy.zeros((4, 8), "f4")[:, :2], "", [(BASE, BASE + 104, 32, 8)]),
+    (numpy.zeros(4, "f4"), "cupy_copy__float32_float32_float32", None),         # one type more than arrays
+    (numpy.zeros(4, "f4"), "my_copy__float32_float32", None),
+    (numpy.zeros(4, "f4"), "cupy_copy__float32_decimal", None),
+    (numpy.zeros(4, "f4"), "cupy_copy", None),
+    (numpy.zeros((), "f4"), "", None),
+    (numpy.zeros((0, 3), "f4"), "", []),
+    (OVERLAPPING, "", []), (MANY, "", []),
+], ids=["plain", "a box", "types", "another library", "a type", "without types", "no dimension", "no element",
+        "overlapping", "too many parts"])
+def test_arrays_of_which_nothing_is_claimed(program, view, name, parts):
+    origin = view.__array_interface__["data"][0]
+    assert parts_of(program, [launch_of(view, origin, name)]) == [parts]
 
 
 def test_an_image_without_a_size(program, files):

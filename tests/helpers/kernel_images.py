@@ -6,6 +6,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from elementwise_launches import Launch, Parts
 from engine_traces import HERE, Defect, compiler, defects_of, planted_texts
 from places import ROOT
 
@@ -60,11 +61,17 @@ def build_planted(folder: Path, *options: str) -> Path:
     return build(folder / "objects", kernels, "-DPLANTED", *options)
 
 
-def output_of(program: Path, *arguments: str | Path, defect: str = "") -> str:
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300,
+def output_of(program: Path, *arguments: str | Path, defect: str = "", given: str = "") -> str:
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300, input=given,
                           env=os.environ | {"CHECK_DEFECT": defect})
     assert defect or done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+def parts_of(program: Path, launches: list[Launch], defect: str = "") -> list[Parts | None]:
+    text = output_of(program, "--parts", defect=defect, given="".join(launch.line + "\n" for launch in launches))
+    return [None if line == "none" else [tuple(map(int, part.split())) for part in line.split(";") if part]
+            for line in text.split("== reached")[0].splitlines()]
 
 
 def by_offset(text: str) -> dict[int, str]:
