@@ -45,6 +45,22 @@ if "fixed" in sys.argv:
     null.wait_event(side.record())
 assert y.shape == (10,)
 """
+CUPY_VIEWS = """
+import sys
+import cupy
+a, b, c = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
+with a:
+    field = cupy.empty((8, 8, 8), "f4")
+    field.fill(1)                                           # the first
+c.wait_event(a.record())
+with c:
+    field[:, 5:, ::2] += 1                                  # beside the box of b
+if "fixed" in sys.argv:
+    b.wait_event(a.record())
+with b:
+    y = field[1:3, 2:5, 3:7] * 2                            # the second
+cupy.cuda.Device().synchronize()
+"""
 CUPY_FREED = """
 import sys
 import cupy
@@ -155,6 +171,7 @@ b.sync()
 PROGRAMS = [
     pytest.param(RUNTIME, [], "write/read", True, id="cuda.bindings.runtime", marks=later_bindings),
     pytest.param(CUPY, [], "write/read", True, id="cupy", marks=needs("cupy", "nvidia.cuda_nvrtc")),
+    pytest.param(CUPY_VIEWS, [], "write/read", True, id="cupy-views", marks=needs("cupy", "nvidia.cuda_nvrtc")),
     pytest.param(CUPY_FREED, [], "read/free", True, id="cupy-freed", marks=needs("cupy", "nvidia.cuda_nvrtc")),
     pytest.param(CUPY_GRAPH, [], "write/read", True, id="cupy-graph", marks=needs("cupy", "nvidia.cuda_nvrtc")),
     pytest.param(CUPY_FORKED_GRAPH, [], "write/read", True, id="cupy-forked-graph",
