@@ -64,7 +64,7 @@ def test_it_is_wrong_without_its_two_lines():
 
 
 def test_the_commands_are_the_ones_that_ci_runs():
-    commands = re.findall(r"```\n(pip install .*)\n```", README)
+    commands = re.findall(r"```bash\n(pip install .*)\n```", README)
     assert commands == ['pip install ".[cu12]" && xlogmem demo',
                         'pip install -e ".[cu12,test]" -e ./benchmarks && pytest -n auto']
     script = (ROOT / ".ci" / "run").read_text()
@@ -82,7 +82,7 @@ def test_it_is_read_in_five_minutes():
 def test_the_check_finds_the_wrong_program_and_not_the_right_one(tmp_path, edit, certain):
     """And the report is the one that the README shows."""
     wrong, right = re.findall(r"```python\n(import cupy.*?)```", README, re.DOTALL)
-    shown = re.search(r"```\n\$ xlogmem check program.py\n(.*?)```", README, re.DOTALL)[1]
+    shown = re.search(r"```console\n\$ xlogmem check program.py\n(.*?)```", README, re.DOTALL)[1]
     for program, number in zip((wrong, right.replace(edit or "no such line", "")), certain, strict=True):
         file = tmp_path / "program.py"
         file.write_text(program)
