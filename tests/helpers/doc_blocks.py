@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from children import variables
+from pasted import run, script
 from places import ROOT
 from sybil import Document, Region
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
@@ -106,18 +104,18 @@ def blocks(path: Path, name: str) -> list[Block]:
 def run_python(block: Block, folder: Path) -> None:
     if block.session is None:
         file = write(folder, block.text)
-        check = ["-m", "xlogmem", "check", "--no-gpu"] if block.libraries() & CHECKED else []
-        done = run([sys.executable, *check, file.name], folder)
-        assert done.returncode == 0, done.stdout + done.stderr
+        check = ["xlogmem", "check", "--no-gpu"] if block.libraries() & CHECKED else ["python"]
+        done = run([*check, file.name], folder)
+        assert done.returncode == 0, done.stdout
 
 
 def run_bash(block: Block, folder: Path) -> None:
     """The commands find the program before them as program.py; what they read otherwise, that program has written."""
     file = write(folder, block.program)
     if file.name not in block.text:
-        assert run([sys.executable, file.name], folder).returncode == 0
-    done = run(["bash", "-euo", "pipefail", "-c", block.text], folder)
-    assert done.returncode == 0, done.stdout + done.stderr
+        assert run(["python", file.name], folder).returncode == 0
+    done = script(block.text, folder)
+    assert done.returncode == 0, done.stdout
 
 
 def run_console(block: Block, folder: Path) -> None:
@@ -125,7 +123,7 @@ def run_console(block: Block, folder: Path) -> None:
     write(folder, block.program)
     for command, printed in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):
         done = run(["bash", "-c", command], folder)
-        assert printed.strip() in done.stdout + done.stderr, done.stdout + done.stderr
+        assert printed.strip() in done.stdout, done.stdout
 
 
 def read_toml(block: Block, folder: Path) -> None:
@@ -145,15 +143,3 @@ def write(folder: Path, text: str) -> Path:
     file.write_text(text.replace("9090", "0"))          # a port that is free
     return file
 
-
-def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """On the simulated driver, with two devices; a warning is an error; `xlogmem` and `python` are these."""
-    commands = folder / "bin"
-    commands.mkdir(exist_ok=True)
-    for name, start in (("python", sys.executable), ("xlogmem", f"{sys.executable} -m xlogmem")):
-        file = commands / name
-        file.write_text(f'#!/bin/sh\nexec {start} "$@"\n')
-        file.chmod(0o755)
-    here = variables(devices=2, XLOGMEM_SIMULATE=1, PYTHONWARNINGS="error")
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100,
-                          env=here | {"PATH": f"{commands}:{here['PATH']}"})
