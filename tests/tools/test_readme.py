@@ -99,3 +99,27 @@ def test_nothing_names_what_is_not_there():
     for text in (README, (ROOT / "CONTRIBUTING.md").read_text()):
         for name in re.findall(r"`((?:xlogmem|tests|benchmarks)/[\w/.]*)`", text):
             assert (ROOT / name).exists(), name
+
+
+def test_the_index_has_every_page():
+    index = (ROOT / "docs/README.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert [page for page in sorted(pages) if f"({page})" not in index] == []
+
+
+def test_every_link_leads_to_a_file_and_a_heading():
+    folders = [ROOT / name for name in ("docs", "cpp", "benchmarks", "examples", "tests")]
+    wrong = []
+    for page in [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]:
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name) if name else page
+            if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+                wrong.append(f"{page.relative_to(ROOT)}: {link}")
+    assert wrong == []
+
+
+def anchors(text: str) -> list[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]
