@@ -26,5 +26,9 @@ def torch_for_cuda() -> bool:
     return any(Path(folder, "lib/libc10_cuda.so").exists() for folder in folders)
 
 
+def is_here(library: str) -> bool:
+    return torch_for_cuda() if library == "torch" else found(library)
+
+
 def line_with(program: str, text: str) -> int:
     return next(number for number, line in enumerate(program.splitlines(), 1) if text in line)

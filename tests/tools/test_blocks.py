@@ -5,7 +5,7 @@ import ast
 import textwrap
 
 import pytest
-from checked_libraries import found, torch_for_cuda
+from checked_libraries import is_here
 from places import ROOT
 
 pytest.importorskip("sybil", reason="needs Sybil")
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.simulator
                                    and block.language != "text"], ids=str)
 def test_a_block_runs(block, tmp_path):
     for library in sorted(block.libraries()):
-        if not (torch_for_cuda() if library == "torch" else found(library)):
+        if not is_here(library):
             pytest.skip(NEEDS.get(library, f"needs a checked library: {library}"))
     RUN[block.language](block, tmp_path)
 
