@@ -39,6 +39,7 @@ static PyObject* work(PyObject*, PyObject* arguments) {
 }
 
 static PyMethodDef methods[] = {{"work", work, METH_VARARGS, nullptr}, {}};
-static PyModuleDef module = {PyModuleDef_HEAD_INIT, "example", nullptr, -1, methods};
+static PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "example", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 PyMODINIT_FUNC PyInit_example() { return PyModule_Create(&module); }
