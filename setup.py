@@ -23,6 +23,9 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+if sys.platform != "linux":
+    sys.exit(f"xlogmem needs Linux, and this is {sys.platform}")
+
 from setuptools import Extension, setup
 from setuptools.modified import newer_group
 

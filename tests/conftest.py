@@ -53,6 +53,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
                          ("needs RMM", "RMM tests skipped, no RMM here"),
                          ("needs prometheus_client", "tests of metrics skipped, no prometheus_client here"),
                          ("needs distributed", "tests of Dask's workers skipped, no distributed here"),
+                         ("needs Sybil", "code blocks of the pages not run, no Sybil here"),
                          ("needs nvtx", "tests of ranges skipped, no nvtx here"),
                          ("needs pyarrow", "Arrow tests skipped, no pyarrow here"),
                          ("needs another library", "round trips skipped, the other library is not here"),

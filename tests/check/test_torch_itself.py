@@ -5,24 +5,15 @@ programs copy.
 """
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from checked_libraries import torch_for_cuda
 
 pytestmark = pytest.mark.simulator
-
-
-def is_here() -> bool:
-    found = importlib.util.find_spec("torch")
-    folders = found.submodule_search_locations or [] if found else []
-    return any(Path(folder, "lib/libc10_cuda.so").exists() for folder in folders)
-
-
-if not is_here():
+if not torch_for_cuda():
     pytestmark = [pytestmark, pytest.mark.skip(reason="needs a checked library: torch, for CUDA")]
 
 BEGIN = """

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,16 @@ def found(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
         return False
+
+
+def torch_for_cuda() -> bool:
+    found = importlib.util.find_spec("torch")
+    folders = found.submodule_search_locations or [] if found else []
+    return any(Path(folder, "lib/libc10_cuda.so").exists() for folder in folders)
+
+
+def is_here(library: str) -> bool:
+    return torch_for_cuda() if library == "torch" else found(library)
 
 
 def line_with(program: str, text: str) -> int:

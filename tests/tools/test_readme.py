@@ -64,7 +64,7 @@ def test_it_is_wrong_without_its_two_lines():
 
 
 def test_the_commands_are_the_ones_that_ci_runs():
-    commands = re.findall(r"```\n(pip install .*)\n```", README)
+    commands = re.findall(r"```bash\n(pip install .*)\n```", README)
     assert commands == ['pip install ".[cu12]" && xlogmem demo',
                         'pip install -e ".[cu12,test]" -e ./benchmarks && pytest -n auto']
     script = (ROOT / ".ci" / "run").read_text()
@@ -82,7 +82,7 @@ def test_it_is_read_in_five_minutes():
 def test_the_check_finds_the_wrong_program_and_not_the_right_one(tmp_path, edit, certain):
     """And the report is the one that the README shows."""
     wrong, right = re.findall(r"```python\n(import cupy.*?)```", README, re.DOTALL)
-    shown = re.search(r"```\n\$ xlogmem check program.py\n(.*?)```", README, re.DOTALL)[1]
+    shown = re.search(r"```console\n\$ xlogmem check program.py\n(.*?)```", README, re.DOTALL)[1]
     for program, number in zip((wrong, right.replace(edit or "no such line", "")), certain, strict=True):
         file = tmp_path / "program.py"
         file.write_text(program)
@@ -99,3 +99,27 @@ def test_nothing_names_what_is_not_there():
     for text in (README, (ROOT / "CONTRIBUTING.md").read_text()):
         for name in re.findall(r"`((?:xlogmem|tests|benchmarks)/[\w/.]*)`", text):
             assert (ROOT / name).exists(), name
+
+
+def test_the_index_has_every_page():
+    index = (ROOT / "docs/README.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert [page for page in sorted(pages) if f"({page})" not in index] == []
+
+
+def test_every_link_leads_to_a_file_and_a_heading():
+    folders = [ROOT / name for name in ("docs", "cpp", "benchmarks", "examples", "tests")]
+    wrong = []
+    for page in [*ROOT.glob("*.md"), *(page for folder in folders for page in folder.rglob("*.md"))]:
+        for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name) if name else page
+            if not target.exists() or (anchor and anchor not in anchors(target.read_text())):
+                wrong.append(f"{page.relative_to(ROOT)}: {link}")
+    assert wrong == []
+
+
+def anchors(text: str) -> list[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return [re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings]

@@ -1,0 +1,3 @@
+import xlogmem
+
+print(xlogmem.get_runtime())
