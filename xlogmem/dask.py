@@ -29,6 +29,7 @@ from xlogmem._driver import ProcessLock
 from xlogmem.allocators import LIBRARIES, enabled_libraries
 from xlogmem.resources import PoolMemoryResource
 from xlogmem.resources.layers import find_layers
+from xlogmem.resources.options import HasRuntime
 from xlogmem.runtime import existing_runtimes
 
 __all__ = ["XlogmemPlugin", "dask_setup", "metrics"]
@@ -37,7 +38,7 @@ COUNTED = ("allocations", "frees", "uses", "waits", "host_waits")
 # The columns of the dashboard's page of workers, and the entries of `metrics` that they show.
 COLUMNS = {"xlogmem-live": "live_bytes", "xlogmem-pending": "pending_bytes", "xlogmem-peak": "peak_bytes",
            "xlogmem-fragmentation": "fragmentation", "xlogmem-waits": "waits", "xlogmem-host-waits": "host_waits"}
-ON_RMM = ("policy", "pool_allocator", "initial_pool_size", "maximum_pool_size", "limit", "statistics", "guard")
+OPTIONS = ("policy", "pool_allocator", "initial_pool_size", "maximum_pool_size", "limit", "statistics", "guard")
 
 RESTART = ("A worker keeps the runtime that it has until it starts again: call client.restart(). Where there is a "
            "preload too, that comes first, and needs the same options, from Dask's configuration")
@@ -89,7 +90,7 @@ class XlogmemPlugin(WorkerPlugin):
         Add `xlogmem.observe.prometheus.Collector` to what the worker serves as ``/metrics``.
     **options
         `policy`, `pool_allocator`, `initial_pool_size`, `maximum_pool_size`, `limit`, `statistics` and `guard` of
-        `xlogmem.rmm.enable`.
+        `xlogmem.enable`, for all libraries.
 
     Raises
     ------
@@ -113,17 +114,15 @@ class XlogmemPlugin(WorkerPlugin):
     def __init__(self, *, libraries: str | Iterable[str] = ("rmm",),
                  devices: str | SupportsIndex | Iterable[SupportsIndex] = 0, prometheus: bool = False,
                  **options: Any) -> None:
-        unknown = sorted(options.keys() - set(ON_RMM))
+        unknown = sorted(options.keys() - set(OPTIONS))
         if unknown:
             raise TypeError(f"XlogmemPlugin has no option {unknown[0]!r}; choose from libraries, devices, prometheus, "
-                            f"{', '.join(ON_RMM)}")
+                            f"{', '.join(OPTIONS)}")
         names = libraries.split(",") if isinstance(libraries, str) else libraries
         self._libraries = tuple(filter(None, map(str.strip, names)))
         for name in self._libraries:
             if name not in LIBRARIES:
                 raise ValueError(f"{name!r} is not a library of XlogmemPlugin; choose from {', '.join(LIBRARIES)}")
-        if options and "rmm" not in self._libraries:
-            raise TypeError(f"{', '.join(options)}: for RMM, which is not among the libraries")
         if options.get("limit") is not None:            # an error here, and not in each worker
             parse_bytes("limit", options["limit"], lambda: 1)
         for name in ("initial_pool_size", "maximum_pool_size"):
@@ -183,7 +182,6 @@ class XlogmemPlugin(WorkerPlugin):
         wants: set[Piece] = set()
         if "rmm" in self._libraries:
             import xlogmem.rmm as on_rmm
-            from xlogmem.rmm.layers import HasRuntime
 
             devices = device_ids(self._devices)
             before = _on_devices()
@@ -196,7 +194,10 @@ class XlogmemPlugin(WorkerPlugin):
         others = [name for name in self._libraries if name != "rmm"]
         if others:
             enabled = enabled_libraries()
-            xlogmem.enable(*others)
+            try:
+                xlogmem.enable(*others, **self._options)
+            except HasRuntime as refusal:
+                raise RuntimeError(f"{refusal.args[0]}. {RESTART}") from None
             _begun.update((LIBRARY, name) for name in enabled_libraries() - enabled)
             wants.update((LIBRARY, name) for name in others)
         if self._prometheus:

@@ -8,11 +8,12 @@ import itertools
 import operator
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, SupportsIndex
 from weakref import WeakValueDictionary
 
 from xlogmem._base.units import format_bytes, parse_device_id
-from xlogmem._driver import ProcessLock, supports_memory_pools
+from xlogmem._driver import ProcessLock, device_count, supports_memory_pools
 from xlogmem.blocks import Access, Runtime
 from xlogmem.launch import LaunchRecorder, provide_runtimes
 from xlogmem.resources import (
@@ -27,6 +28,7 @@ from xlogmem.streams import Stream, StreamPool
 
 if TYPE_CHECKING:
     from xlogmem.observe.snapshots import Snapshot
+    from xlogmem.resources.options import RuntimeOptions
 
 __all__ = ["MAX_DEVICES", "DeviceRuntime", "get_runtime", "snapshot"]
 
@@ -43,17 +45,19 @@ RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
     "guard": lambda device_id: GuardResourceAdaptor(plain_resource(device_id))}
 
 _runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICES
+_options: RuntimeOptions | None = None                  # of those that `get_runtime` makes from now on
 _existing: WeakValueDictionary[int, DeviceRuntime] = WeakValueDictionary()      # by number, those made by hand too
 _numbers = itertools.count(1)
 _locks = [ProcessLock() for _ in range(MAX_DEVICES)]
 
 
-def default_resource(device_id: int) -> DeviceMemoryResource:
-    """A new resource for a runtime that is given none."""
+def default_resource(device_id: int, options: RuntimeOptions | None = None) -> DeviceMemoryResource:
+    """A new resource for a runtime that is given none.  A pool and a guard that the options want are not made here."""
     name = os.environ.get("XLOGMEM_RESOURCE")
     if name and name not in RESOURCES:
         raise ValueError(f"XLOGMEM_RESOURCE={name!r} is unknown; choose one of {', '.join(RESOURCES)}")
-    return RESOURCES[name](device_id) if name else plain_resource(device_id)
+    wanted = options and {"pool": options.pool_sizes is not None, "guard": options.guard}.get(name or "")
+    return RESOURCES[name](device_id) if name and not wanted else plain_resource(device_id)
 
 
 class DeviceRuntime(Runtime):
@@ -88,6 +92,7 @@ class DeviceRuntime(Runtime):
     What runtimes of the device had left when they ended is freed before: for that the host may wait for the context.
     """
 
+    options: RuntimeOptions | None = None                       # what it was made with, if by choice
     _prepared: dict[tuple[int, int], list[LaunchRecorder]]     # by generation and stream: what is not finished yet
     _prepared_lock: ProcessLock
     _number: int                                                # of the runtime in its process, from 1
@@ -203,6 +208,10 @@ class DeviceRuntime(Runtime):
 
         return take(self)
 
+    def _tag_for(self, library: str) -> str | None:
+        """The tag of a library's memory, for the error of a budget; without one a tag would only cost time."""
+        return library if self.options is not None and self.options.limit is not None else None
+
     @property
     def default_stream(self) -> Stream:
         """The stream that allocations use when no other is named."""
@@ -249,8 +258,79 @@ def get_runtime(device_id: SupportsIndex = 0) -> DeviceRuntime:
         if runtime is None:
             if depth > 1:                               # by this very thread: the lock is re-entrant
                 raise RuntimeError(f"get_runtime({number}) was called while that runtime is being made")
-            runtime = _runtimes[number] = DeviceRuntime(number)
+            runtime = _runtimes[number] = _make_own(number)
     return runtime
+
+
+def _make_own(device_id: int) -> DeviceRuntime:
+    if _options is None and not os.environ.get("XLOGMEM_OPTIONS"):
+        return DeviceRuntime(device_id)
+    from xlogmem.resources.options import RuntimeOptions  # dataclasses take longer to import than xlogmem
+
+    options = with_environment(_options or RuntimeOptions())
+    options = options.for_devices(device_count())
+    return Parts(options, default_resource(device_id, options), device_id).runtime()
+
+
+def with_environment(options: RuntimeOptions) -> RuntimeOptions:
+    """Options, and those of the environment where they want nothing."""
+    from xlogmem.resources.options import options_in
+
+    return options_in(os.environ.get("XLOGMEM_OPTIONS", "")).joined(options)
+
+
+class Parts:
+    """Parts of a runtime with options, on top of a resource.  The runtime is made of them when nothing can be wrong
+    with any device's parts any more."""
+
+    def __init__(self, options: RuntimeOptions, resource: DeviceMemoryResource, device_id: int) -> None:
+        options.check()
+        options.check_sink_of(device_id)
+        self.streams = StreamPool(device_id)
+        self.resource = options.below(resource)
+        self.options, self.device_id = options, device_id
+
+    def runtime(self) -> DeviceRuntime:
+        resource = self.options.above(self.resource, self.device_id)
+        runtime = DeviceRuntime(self.device_id, resource=resource, stream_pool=self.streams, policy=self.options.policy)
+        runtime.options = self.options
+        return runtime
+
+
+def choose_options(options: RuntimeOptions) -> RuntimeOptions | None:
+    """Make the process's own runtimes with these options, besides those that were chosen before, from now on.
+
+    Returns
+    -------
+    RuntimeOptions, optional
+        Those from before, for `restore_options`.
+
+    Raises
+    ------
+    HasRuntime
+        A device has a runtime that was made with others, or others were chosen.  Nothing was changed.
+    """
+    from xlogmem.resources.options import RuntimeOptions
+
+    global _options
+    with ExitStack() as locks:
+        for lock in _locks:                             # a runtime that is being made is waited for
+            locks.enter_context(lock)
+        for device, runtime in enumerate(_runtimes):
+            if runtime is not None:
+                (runtime.options or RuntimeOptions()).refuse_others(device, options, f"device {device}",
+                                                                    "xlogmem.enable()")
+        former = _options
+        if former is not None:
+            former.refuse_others_than(options)
+        _options = former.joined(options) if former is not None else options
+    return former
+
+
+def restore_options(options: RuntimeOptions | None) -> None:
+    """Undo `choose_options`, for runtimes that are not made yet."""
+    global _options
+    _options = options
 
 
 def snapshot(device_id: SupportsIndex = 0) -> Snapshot:

@@ -27,6 +27,7 @@ def clean(monkeypatch):
     """Nothing is enabled, no runtime was made, and no library is imported."""
     monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICES)
     monkeypatch.setattr(allocators, "_enabled", {})
+    monkeypatch.setattr(runtimes, "_options", None)
     forget(monkeypatch)
     yield
     for name in MODULES:

@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("call", [xlogmem.enable, xlogmem.disable])
 
 @BOTH
 def test_no_name_and_unknown_names_are_refused_with_the_choices(clean, call):
-    for names in ((), ("numpy",), ("cupy", "CuPy"), (3,), (["cupy"],)):
+    for names in (*[()] * (call is xlogmem.enable), ("numpy",), ("cupy", "CuPy"), (3,), (["cupy"],)):
         with pytest.raises(ValueError, match=r"'cuda\.core', 'cupy', 'numba', 'rmm', 'torch'"):
             call(*names)
     assert not allocators._enabled
@@ -129,6 +129,10 @@ def test_pytorch_comes_last_because_it_cannot_be_undone(cupy, core, monkeypatch)
         xlogmem.disable("cupy", "torch")
     assert cupy.cuda.get_allocator() is allocators.cupy.allocate        # nothing was changed
     assert list(allocators._enabled) == ["cupy", "torch"]
+    with pytest.raises(RuntimeError, match="PyTorch stays"):
+        xlogmem.disable()                               # all, as far as that is possible
+    assert list(allocators._enabled) == ["torch"]
+    assert cupy.cuda.get_allocator() == cupy.pool.malloc
 
 
 def test_inside_of_using_allocator_nothing_can_be_changed(cupy):

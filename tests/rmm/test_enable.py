@@ -10,6 +10,7 @@ import xlogmem
 import xlogmem.observe.statistics
 from xlogmem import StreamMisuseError, use
 from xlogmem import runtime as runtimes
+from xlogmem.resources.options import RuntimeOptions
 from xlogmem.sim.kernels import check
 
 pytestmark = needs_rmm
@@ -83,9 +84,9 @@ def test_enable_guards_on_request(fresh):
 
 
 def test_a_log_of_several_devices_is_a_file_for_each(tmp_path):
-    layers = xlogmem.rmm.Layers(None, None, False, tmp_path / "log.csv", several=True)
-    assert layers.sink(1) == tmp_path / "log.dev1.csv"
-    assert xlogmem.rmm.Layers(None, None, False, "log.csv").sink(1) == "log.csv"
+    options = RuntimeOptions.given(log=tmp_path / "log.csv")
+    assert options.for_devices(2).sink(1) == tmp_path / "log.dev1.csv"
+    assert options.for_devices(1).sink(1) == tmp_path / "log.csv"
 
 
 def test_enable_puts_a_pool_between_on_request(fresh):

@@ -167,7 +167,7 @@ for name in ("environ", "Any", "TYPE_CHECKING"):
 @pytest.mark.parametrize(("name", "advice"), [
     ("XLOGMEM_RESORCE", r": did you mean XLOGMEM_RESOURCE\?"),
     ("XLOGMEM_SIMULATED", r": did you mean XLOGMEM_SIMULATE\?"),
-    ("XLOGMEM_ZZZZZZZZZZZ", r"\. They are XLOGMEM_RESOURCE, XLOGMEM_POLICY, ")])
+    ("XLOGMEM_ZZZZZZZZZZZ", r"\. They are XLOGMEM_RESOURCE, XLOGMEM_OPTIONS, ")])
 def test_an_unknown_variable_is_named(monkeypatch, name, advice):
     monkeypatch.setenv(name, "pool")
     with pytest.warns(RuntimeWarning, match=f"the environment variable {name} is none of xlogmem's, .*{advice}"):

@@ -10,6 +10,7 @@ __all__ = ["VARIABLES", "warn_of_unknown"]
 
 VARIABLES = {
     "XLOGMEM_RESOURCE": "the resource of a runtime that is given none: `async`, `direct`, `pool` or `guard`",
+    "XLOGMEM_OPTIONS": "options of `xlogmem.enable` that are not given there, such as `limit=8GiB,statistics`",
     "XLOGMEM_POLICY": "when a use records an event at once: `adaptive`, `precise` or `lazy`",
     "XLOGMEM_SIMULATE": "`1`: the simulated driver, from the import on",
     "XLOGMEM_SIM": "settings of the simulated driver, such as `devices=2,quiet`",

@@ -12,12 +12,17 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
-from typing import Protocol, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
 
 from xlogmem._driver import ProcessLock, is_simulated, no_driver
 from xlogmem.errors import DriverNotFoundError
+from xlogmem.runtime import choose_options, restore_options
+
+if TYPE_CHECKING:
+    from xlogmem.resources.options import Options
 
 __all__ = ["disable", "enable"]
 
@@ -48,7 +53,7 @@ class Neighbour(Protocol):
 class OnDevices(Protocol):
     """Interface of RMM's module beyond `Neighbour`."""
 
-    def enable(self, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None) -> None:
+    def enable(self, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None, **options: Any) -> None:
         """Replace RMM's resources on these devices."""
 
 
@@ -56,7 +61,11 @@ _enabled: dict[str, Neighbour] = {}         # by name; the module of RMM for a l
 _lock = ProcessLock()
 
 
-def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None) -> None:
+def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None,
+           policy: str | None = None, pool_allocator: bool = False,
+           initial_pool_size: int | str | float | None = None, maximum_pool_size: int | str | float | None = None,
+           limit: int | str | float | None = None, statistics: bool = False, log: Any | None = None,
+           guard: bool = False) -> None:
     """Let other libraries allocate from the process's own runtimes, so that `use` finds their arrays.
 
     Parameters
@@ -70,16 +79,33 @@ def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] |
     devices : "all", int, or iterable of int or Device, optional
         For RMM, which has a resource for each device; see `xlogmem.rmm.enable`.  The others allocate from the runtime
         of the device that is current, whichever it is.
+    policy : {"adaptive", "precise", "lazy"}, optional
+        See `DeviceRuntime`.
+    pool_allocator : bool
+        Allocate from a `PoolMemoryResource`; see `xlogmem.rmm.enable` for RMM.
+    initial_pool_size, maximum_pool_size : int, str or float, optional
+        In bytes, or as ``"2GiB"``, of that pool on each device.
+    limit : int, str or float, optional
+        A budget for each device, which all libraries have in common; see `LimitingResourceAdaptor`.  What does not fit
+        is out of memory for each library, in its own exception, whose text or cause says who holds what.
+    statistics : bool
+        Count with a `StatisticsResourceAdaptor`, for `xlogmem.statistics`.
+    log : path, text file, callable or logging.Logger, optional
+        Log each call with a `LoggingResourceAdaptor`.  Where the process sees several devices, the name of a file gets
+        the device before its ending: ``"log.dev1.csv"``.
+    guard : bool
+        Find writes past the ends of blocks and after frees; see `GuardResourceAdaptor`.
 
     Raises
     ------
     ValueError
-        No name, or an unknown one; or some of the devices, where none of the libraries is on RMM.
+        No name, or an unknown one; or some of the devices, where none of the libraries is on RMM; or an option is none.
     ImportError
         The library is not installed, or too old.
     RuntimeError
         The library has memory in use from its own allocator, which `use` would refuse; or its allocator cannot be
-        replaced here and now; or the driver is the simulated one, which the library does not find.
+        replaced here and now; or the driver is the simulated one, which the library does not find; or `get_runtime`
+        has already made a runtime, and an option wants something that it does not have.
     DriverNotFoundError
         There is no driver.
 
@@ -88,20 +114,32 @@ def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] |
     All libraries are checked before any is changed, and after an error none is.  A second call does nothing, unless
     other code has replaced the allocator meanwhile.  Memory comes from `get_runtime` of the current device, in order of
     the stream, and is freed there after every `use`.  Thread-safe.
+
+    The options are those of the process's own runtimes, which are made with the first allocation on a device and keep
+    them.  None and False want nothing, so a later call may leave them out, or repeat them.  The environment variable
+    ``XLOGMEM_OPTIONS`` has the same words, ``"limit=8GiB,statistics"``, for what is not given here.
+
+    Examples
+    --------
+    >>> xlogmem.enable("cupy", "torch", limit="8GiB", pool_allocator=True)      # doctest: +SKIP
     """
+    given = {"policy": policy, "pool_allocator": pool_allocator, "initial_pool_size": initial_pool_size,
+             "maximum_pool_size": maximum_pool_size, "limit": limit, "statistics": statistics, "log": log,
+             "guard": guard}
+    options: Options = {name: value for name, value in given.items() if value not in (None, False)}  # type: ignore
     neighbours = {name: _import(name) for name in _in_order(names)}     # not under the lock: imports have their own
     on_rmm = sys.modules.get(f"{__name__}.rmm")
     if devices not in (None, "all") and not any(neighbour is on_rmm for neighbour in neighbours.values()):
         raise ValueError("devices are chosen for RMM alone: other libraries allocate on each device that is current")
-    with _lock:
+    with _lock, _chosen(options, any(neighbour is not on_rmm for neighbour in neighbours.values())):
         _refuse_without_driver(neighbours)
         for neighbour in neighbours.values():
             neighbour.refuse()
         done = []
         try:
             for name, neighbour in neighbours.items():
-                if devices is not None and neighbour is on_rmm:
-                    cast(OnDevices, neighbour).enable(devices)
+                if neighbour is on_rmm:
+                    cast(OnDevices, neighbour).enable(devices, **options)
                 else:
                     neighbour.enable()
                 if name not in _enabled:
@@ -111,6 +149,25 @@ def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] |
             for name in reversed(done):
                 _disable(name)
             raise
+
+
+@contextmanager
+def _chosen(options: Options, for_own: bool) -> Iterator[None]:
+    """Choose options for the process's own runtimes, if there are any; not, after an error inside."""
+    if not options:
+        yield
+        return
+    from xlogmem.resources.options import RuntimeOptions  # dataclasses take longer to import than xlogmem
+
+    chosen = RuntimeOptions.given(**options)
+    chosen.check()
+    former = choose_options(chosen) if for_own else None
+    try:
+        yield
+    except BaseException:
+        if for_own:
+            restore_options(former)
+        raise
 
 
 def _refuse_without_driver(neighbours: dict[str, Neighbour]) -> None:
@@ -137,7 +194,7 @@ def enabled_libraries() -> set[str]:
 
 
 def disable(*names: str) -> None:
-    """Restore the allocators from before `enable`.
+    """Restore the allocators from before `enable`, of all libraries or of some.
 
     Memory that was allocated meanwhile stays tracked until it is freed.  If other code has replaced the allocator, that
     one stays.
@@ -145,24 +202,35 @@ def disable(*names: str) -> None:
     Parameters
     ----------
     *names : {"cupy", "torch", "numba", "cuda.core", "rmm"}
-        The libraries.  One that is not enabled is left as it is.
+        The libraries; the default is all that are enabled.  One that is not enabled is left as it is.
 
     Raises
     ------
     ValueError
-        As `enable`.
+        A name is unknown.
     RuntimeError
-        The allocator cannot be replaced here and now, PyTorch's never.  The library stays enabled.
+        The allocator cannot be replaced here and now, PyTorch's never.  The library stays enabled.  Without names the
+        others are disabled all the same.
 
     Notes
     -----
     Thread-safe.
     """
-    chosen = _in_order(names)
+    chosen = _in_order(names) if names else list(LIBRARIES)
+    failures = []
     with _lock:
         for name in reversed(chosen):
             if name in _enabled:
-                _disable(name)
+                try:
+                    _disable(name)
+                except RuntimeError as failure:
+                    failures.append(failure)
+                    if names:
+                        break
+        if not _enabled:
+            restore_options(None)
+    if failures:
+        raise failures[0]
 
 
 def _disable(name: str) -> None:

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import xlogmem.rmm
 
@@ -23,9 +23,9 @@ def refuse() -> None:
     """`xlogmem.rmm.enable` checks what it is given before it changes anything, and is called first."""
 
 
-def enable(devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None) -> None:
+def enable(devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None, **options: Any) -> None:
     before: Iterable[int] = xlogmem.rmm.active_devices()
-    xlogmem.rmm.enable(devices)
+    xlogmem.rmm.enable(devices, **options)
     _devices.update(set(xlogmem.rmm.active_devices()).difference(before))
 
 

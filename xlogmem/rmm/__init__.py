@@ -45,12 +45,20 @@ from xlogmem import _driver, launch
 from xlogmem._devices import device_ids
 from xlogmem.blocks import Core
 from xlogmem.resources import ForeignMemoryResource
+from xlogmem.resources.options import HasRuntime, RuntimeOptions
 from xlogmem.rmm import reinitialized
 from xlogmem.rmm._binding import RuntimeMemoryResource, upstream_of
 from xlogmem.rmm.earlier import warn_of_earlier
-from xlogmem.rmm.layers import HasRuntime, Layers, Parts
 from xlogmem.rmm.stacks import stack
-from xlogmem.runtime import MAX_DEVICES, DeviceRuntime, existing_runtime, forget_runtime, set_runtime
+from xlogmem.runtime import (
+    MAX_DEVICES,
+    DeviceRuntime,
+    Parts,
+    existing_runtime,
+    forget_runtime,
+    set_runtime,
+    with_environment,
+)
 
 __all__ = ["RmmMemoryResource", "RuntimeMemoryResource", "disable", "enable"]
 
@@ -125,7 +133,6 @@ class Wrapped:
     runtime: DeviceRuntime
     original: rmm.mr.DeviceMemoryResource
     former: DeviceRuntime | None            # which it replaces as the process's own
-    layers: Layers
     active: bool = False
     follows: bool = False                   # `rmm.reinitialize`
 
@@ -137,7 +144,7 @@ _lock = _driver.ProcessLock()
 
 
 def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator: bool = False,
-           initial_pool_size: int | None = None, maximum_pool_size: int | None = None,
+           initial_pool_size: int | str | float | None = None, maximum_pool_size: int | str | float | None = None,
            limit: int | str | float | None = None, statistics: bool = False, log: Any | None = None,
            guard: bool = False, follow_reinitialize: bool = False) -> None:
     """Track what is allocated through RMM from now on.
@@ -200,8 +207,9 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
     want nothing, and quantities are compared, not how they are written (``"1MiB"`` is ``1 << 20``).  After `disable`,
     `enable` continues with the same runtime, its policy, pool and adaptors, if RMM's resource is the same.
     """
-    if not pool_allocator and (initial_pool_size is not None or maximum_pool_size is not None):
-        raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
+    options = with_environment(RuntimeOptions.given(
+        pool_allocator=pool_allocator, initial_pool_size=initial_pool_size, maximum_pool_size=maximum_pool_size,
+        limit=limit, statistics=statistics, log=log, guard=guard, policy=policy))
     if follow_reinitialize and isinstance(log, str | os.PathLike):
         raise ValueError("with follow_reinitialize the log must be an open file, a callable or a logger: a file "
                          "that is named would be emptied by each rmm.reinitialize")
@@ -210,12 +218,11 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
     if beyond:
         raise ValueError(f"a process has runtimes of devices 0 to {MAX_DEVICES - 1}, and not of device "
                          f"{beyond[0]}: leave it out, or choose by CUDA_VISIBLE_DEVICES which the process sees")
-    layers = Layers((initial_pool_size, maximum_pool_size) if pool_allocator else None, limit, statistics, log, guard,
-                    policy, len(chosen) > 1)
+    options = options.for_devices(len(chosen))
     with _lock:
         if _explain not in launch.explanations:
             launch.explanations.append(_explain)
-        _enable([(device, layers) for device in chosen])
+        _enable([(device, options) for device in chosen])
         if follow_reinitialize:
             for device in chosen:
                 if device in _wrapped:                  # and not the caller's own resource
@@ -259,7 +266,8 @@ class Before:
 def _follow() -> None:
     """RMM was initialised again: its resources are new, on all devices."""
     with _lock:
-        following = [(device, known.layers) for device, known in _wrapped.items() if known.active and known.follows]
+        following = [(device, known.runtime.options or RuntimeOptions()) for device, known in _wrapped.items()
+                     if known.active and known.follows]
         _enable(following)
         for device, _ in following:
             _wrapped[device].follows = True
@@ -270,31 +278,30 @@ class Change:
     """Plan of `enable` for a device, from what it has found there: nothing but a note, where a runtime is in effect."""
 
     device: int
-    layers: Layers
+    options: RuntimeOptions
     current: rmm.mr.DeviceMemoryResource
     known: Wrapped | None                   # in effect, or before
     in_effect: bool = False
     parts: Parts | None = None              # of a new runtime
 
     @classmethod
-    def of(cls, device: int, layers: Layers) -> Change:
+    def of(cls, device: int, options: RuntimeOptions) -> Change:
         """Nothing is changed, and what cannot be done is refused."""
         current = rmm.mr.get_per_device_resource(device)
         known = _wrapped.get(device)
         if known is not None and any(lower is known.resource for lower in stack(current)):
-            known.layers.refuse_others(device, layers)
-            return cls(device, layers, current, known, True)
+            _refuse_others(known.runtime, device, options)
+            return cls(device, options, current, known, True)
         if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is existing_runtime(device)
                for lower in stack(current)):
-            Layers().refuse_others(device, layers)
-            return cls(device, layers, current, None, True)     # put there by the caller, as the error below advises
+            _refuse_others(None, device, options)
+            return cls(device, options, current, None, True)    # put there by the caller, as the error below advises
         if known is not None and known.original is current:
-            known.layers.refuse_others(device, layers)
-            return cls(device, layers, current, known)
+            _refuse_others(known.runtime, device, options)
+            return cls(device, options, current, known)
         if existing_runtime(device) not in (None, known.runtime if known is not None else None):
             raise HasRuntime(f"device {device} has a runtime already: {existing_runtime(device)!r}", ADVICE)
-        return cls(device, layers, current, known,
-                   parts=layers.parts(RmmMemoryResource(current, device), device))
+        return cls(device, options, current, known, parts=Parts(options, RmmMemoryResource(current, device), device))
 
     @property
     def former(self) -> DeviceRuntime | None:
@@ -305,7 +312,7 @@ class Change:
         known = self.known
         if self.parts is not None:
             runtime = self.parts.runtime()
-            known = Wrapped(RuntimeMemoryResource(runtime), runtime, self.current, self.former, self.layers)
+            known = Wrapped(RuntimeMemoryResource(runtime), runtime, self.current, self.former)
         if known is not None:
             if not self.in_effect:
                 _make_own(self.device, known)
@@ -313,8 +320,14 @@ class Change:
             known.active = True
 
 
-def _enable(wanted: list[tuple[int, Layers]]) -> None:
-    changes = [Change.of(device, layers) for device, layers in wanted]
+def _refuse_others(runtime: DeviceRuntime | None, device: int, options: RuntimeOptions) -> None:
+    """A runtime that goes on keeps what it was made with (None: it was made by the caller)."""
+    own = (runtime.options if runtime is not None else None) or RuntimeOptions()
+    own.refuse_others(device, options, f"RMM's resource of device {device}", "xlogmem.rmm.enable()")
+
+
+def _enable(wanted: list[tuple[int, RuntimeOptions]]) -> None:
+    changes = [Change.of(device, options) for device, options in wanted]
     replaced = [change for change in changes if not change.in_effect]
     if replaced:
         warn_of_earlier([change.current for change in replaced if change.parts is not None],
