@@ -22,15 +22,11 @@ cdef atomic[uint32_t]* stacks_written = make_new[atomic[uint32_t]]()    # number
 stacks_written.store(ALL_STACKS)
 
 
-cdef void before_fork() noexcept nogil:
-    ring.before_fork()
-
-
 cdef void in_child() noexcept nogil:
     ring.in_child()
 
 
-pthread_atfork(before_fork, NULL, in_child)
+pthread_atfork(NULL, NULL, in_child)
 
 
 cdef int begin_records(object stack_text) except -1:
