@@ -7,7 +7,8 @@
 //
 // The handler is installed with the first mapping, and stays.  Each library that includes this has its own, in a chain.
 // Python's faulthandler, if it was enabled later, prints the stacks, restores this handler and raises the signal again:
-// then there is no address, and the sizes of the files say which it is.
+// then there is no address, and the sizes of the files say which it is.  From then on, until the last mapping ends, a
+// SIGBUS that the process raises itself has no effect: it may be another thread's part of the same truncation.
 #pragma once
 
 #include <sys/mman.h>
@@ -63,13 +64,15 @@ class xlogmem_mapped_file {
 
     static std::size_t page() { return std::size_t(sysconf(_SC_PAGESIZE)); }
 
-    // The whole pages of the mapping that the file has; all of them where the descriptor is not the file's any more.
-    std::size_t whole() const {
+    // How many bytes of the mapping the file has; all of them where the descriptor is not the file's any more.
+    std::size_t bytes() const {
         struct stat found;
         if (fstat(file_, &found) || found.st_dev != device_ || found.st_ino != inode_) return size_;
-        const std::size_t size = (std::size_t(found.st_size) + page() - 1) / page() * page();
+        const std::size_t size = std::size_t(found.st_size);
         return size < size_ ? size : size_;
     }
+    // ... with the rest of the last page, which is there.
+    std::size_t whole() const { return (bytes() + page() - 1) / page() * page(); }
     bool replace_from(std::size_t begin) {
         const std::size_t kept = kept_.load(std::memory_order_relaxed);
         if (begin >= kept) return false;
@@ -98,12 +101,14 @@ class xlogmem_mapped_file {
         return repaired;
     }
 
+    static bool is_handler(const struct sigaction& action) {
+        return (action.sa_flags & SA_SIGINFO) || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+    }
     static void pass_on(int number, siginfo_t* info, void* context) {
         struct sigaction& before = all().before;
-        const bool ignored = !(before.sa_flags & SA_SIGINFO) && before.sa_handler == SIG_IGN;
-        if (ignored && info->si_code <= 0) return;
-        if (ignored || (!(before.sa_flags & SA_SIGINFO) && before.sa_handler == SIG_DFL)) {
-            struct sigaction end = {};  // SIG_DFL
+        if (!is_handler(before)) {
+            if (before.sa_handler == SIG_IGN && info->si_code <= 0) return;
+            struct sigaction end = {};  // SIG_DFL: a fault is not ignored
             sigaction(number, &end, nullptr);
             if (info->si_code <= 0) raise(number);  // else the fault comes again
             return;
@@ -130,7 +135,7 @@ class xlogmem_mapped_file {
         struct sigaction now;
         sigaction(SIGBUS, nullptr, &now);
         static bool installed = false;
-        if (installed && ((now.sa_flags & SA_SIGINFO) || now.sa_handler != SIG_DFL)) return;
+        if (installed && is_handler(now)) return;
         installed = true;
         all().before = now;
         struct sigaction ours = {};
@@ -168,6 +173,7 @@ class xlogmem_mapped_file {
         xlogmem_mapped_file** place = &all().first;
         while (*place != this) place = &(*place)->next_;
         *place = next_;
+        if (!all().first) all().raised = false;
         size_ = 0;
         kept_ = 0;
     }
@@ -179,5 +185,5 @@ class xlogmem_mapped_file {
     // How many bytes of the mapping are still the file's.
     std::size_t kept() const { return kept_.load(std::memory_order_acquire); }
     // The file's bytes are not all there, or were not at some time.
-    bool is_cut() const { return size_ && (kept() < size_ || whole() < size_); }
+    bool is_cut() const { return size_ && (kept() < size_ || bytes() < size_); }
 };

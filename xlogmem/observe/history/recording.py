@@ -49,6 +49,7 @@ class Recording:
         self._wanted = stacks
         self._process = os.getpid()
         self._history: History | None = None
+        self._loss_was_said = False                     # of a part of the file, while the recording runs
         site_function = _function_for_stacks() if stacks != "none" else 0
         self._file = -1 if self.path is None else _ring_file(self.path, max_events)     # -1: the ring is in memory
         try:
@@ -93,9 +94,10 @@ class Recording:
     def history(self) -> History:
         """The history recorded so far, as `read` would give it."""
         with _lock:
-            history = self._history or self._gathered()
-            is_spoiled = self.running and _history.is_spoiled()
-        if is_spoiled:
+            history = self._gathered() if self._history is None else self._history
+            is_news = self.running and not self._loss_was_said and _history.is_spoiled()
+            self._loss_was_said |= is_news
+        if is_news:
             self._say_lost(history)
         return history
 

@@ -86,11 +86,14 @@ class xlogmem_ring {
     bool is_ours(const Word* slot) const {
         return begins_as_it_did() || std::size_t(reinterpret_cast<const char*>(slot) - mapping_) >= mapped_.kept();
     }
+    void look_for_others() noexcept {
+        if (mapped_.kept() && !begins_as_it_did()) mapped_.give_up();
+    }
     bool begins_as_it_did() const { return !std::memcmp(mapping_, beginning_, AT_COUNT); }
 
     // Seldom. The file has the upper bits of the count, and another's file none of our events.
     __attribute__((cold, noinline)) void look_at_file(std::uint64_t number) noexcept {
-        if (!begins_as_it_did()) mapped_.give_up();
+        look_for_others();
         word(AT_COUNT)->store(number, std::memory_order_relaxed);
     }
 
@@ -163,15 +166,18 @@ class xlogmem_ring {
     }
 
     // Behind the events of the file, if there is one. A record is a line; what a full disk cuts off spoils no other. One
-    // in a file that was truncated would lie where events are.
+    // in a file that was truncated would lie where events are, or among another's bytes.
     void append(const char* record, std::size_t size) noexcept {
         const int file = file_, error = errno;
-        while (file >= 0 && !mapped_.is_cut() && ::write(file, record, size) < 0 && errno == EINTR) {
+        while (file >= 0 && !is_spoiled() && ::write(file, record, size) < 0 && errno == EINTR) {
         }
         errno = error;
     }
     // The file has not all that was written to it, or is not the ring's any more.
-    bool is_spoiled() const { return mapped_.is_cut() || !begins_as_it_did(); }
+    bool is_spoiled() noexcept {
+        look_for_others();
+        return mapped_.is_cut();
+    }
     bool has_file() const { return file_.load(std::memory_order_relaxed) >= 0; }
 
     // The child's events are its own: its pages are copies from now on.
