@@ -59,7 +59,10 @@ Journal::~Journal() {
 }
 
 void Journal::append(const std::string& text) {
-    if (mapped_.is_cut() || !output_.append(text)) page_->failed = 1;
+    if (mapped_.is_cut() || !output_.append(text))
+        page_->failed = 1;
+    else
+        page_->lines++;
 }
 
 void Journal::add_stack(std::string& text, u32 number) {
