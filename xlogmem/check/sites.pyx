@@ -34,7 +34,7 @@ cdef extern from "sites.hpp" namespace "check" nogil:
 cdef extern from *:
     """
     static check::Sites& xlogmem_sites() {
-        static auto& sites = *new check::Sites;                 // threads may outlive the statics
+        static auto& sites = *xlogmem_make_new<check::Sites>(); // threads may outlive the statics
         return sites;
     }
     extern "C" __attribute__((visibility("default"))) uint32_t xlogmem_site_of_caller() {
