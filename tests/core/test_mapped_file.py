@@ -1,4 +1,4 @@
-"""Mappings of files that are truncated, by themselves: what is repaired, and what is passed on."""
+"""Mappings of files that are truncated, by themselves: what is repaired, and what is passed on; the ring in one."""
 from __future__ import annotations
 
 import signal
@@ -10,14 +10,16 @@ from engine_traces import compiler
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests/helpers/mapped_file.cpp"
-HEADER = ROOT / "cpp/mapped_file.hpp"
+HEADERS = ROOT / "cpp/mapped_file.hpp", ROOT / "xlogmem/observe/history/ring.hpp"
 PATIENCE = 100
 SCENES = {                                              # and how they end
     "cuts": 0, "no room": 0, "several": 0, "gives up": 0, "other descriptor": 0, "threads": 0, "threads, raised": 0,
     "forks": 0, "passes": 0, "passes at once": 0, "passes signals": 0, "once": -signal.SIGBUS, "ignored": 0,
     "fault is not ignored": -signal.SIGBUS, "default of a fault": -signal.SIGBUS,
     "default of a signal": -signal.SIGBUS, "raised": 0, "raised twice": 0, "raised later": -signal.SIGBUS,
-    "raised for another": -signal.SIGBUS, "taken away": 0, "keeps errno": 0}
+    "raised for another": -signal.SIGBUS, "taken away": 0, "keeps errno": 0,
+    "ring is cut": 0, "ring has other content": 0, "ring looks at times": 0, "ring of another recording": 0,
+    "ring appends": 0, "ring in memory": 0}
 DEFECTS = {                                             # what becomes of what, and the scene that notices
     "there is no handler":
         ("        sigaction(SIGBUS, &ours, nullptr);\n", "", "cuts"),
@@ -73,20 +75,34 @@ DEFECTS = {                                             # what becomes of what, 
         ("action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN", "action.sa_handler != SIG_DFL", "taken away"),
     "a program's own handler is replaced":
         ("if (installed && is_handler(now)) return;", "", "taken away"),
+    "events are read from another's file":
+        ("return begins_as_it_did() || ", "return true || ", "ring has other content"),
+    "a reader does not look":
+        ("        look_for_others();\n        return mapped_.is_cut();", "        return mapped_.is_cut();",
+         "ring has other content"),
+    "nothing looks at the file":
+        ("        look_for_others();\n        word(AT_COUNT)", "        word(AT_COUNT)", "ring looks at times"),
+    "what was noticed is not given up":
+        ("if (mapped_.kept() && !begins_as_it_did()) mapped_.give_up();", "", "ring has other content"),
+    "all recordings have one mark":
+        ("word(AT_MARK)->store(xlogmem_ticks());", "", "ring of another recording"),
+    "lines are appended to another's file":
+        ("!is_spoiled() && ::write", "::write", "ring appends"),
     "errno changes":
-        ("        errno = error;\n", "        errno = 5;\n", "keeps errno"),
+        ("        errno = error;\n        if (!repaired)", "        errno = 5;\n        if (!repaired)", "keeps errno"),
 }
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
 
 
 def compiled(folder: Path, *edits: tuple[str, str]) -> Path:
-    """The program with a copy of the header."""
-    text = HEADER.read_text()
+    """The program with copies of the headers."""
+    texts = {path.name: path.read_text() for path in HEADERS}
     for old, new in edits:
-        assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in the header"
-        text = text.replace(old, new)
-    (folder / "mapped_file.hpp").write_text(text)
+        assert sum(text.count(old) for text in texts.values()) == 1, f"{old!r} is not in the headers, or more than once"
+        texts = {name: text.replace(old, new) for name, text in texts.items()}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
     (folder / "program.cpp").write_text(PROGRAM.read_text())    # its own include is looked for beside it first
     subprocess.run([compiler() or "g++", "-O0", "-std=c++17", "-Wall", "-Wextra", "-Wno-unused-function", "-pthread",
                     "program.cpp", "-o", "program"], check=True, cwd=folder)

@@ -1,9 +1,11 @@
-// Mappings of files that are truncated: tests/core/test_mapped_file.py compiles this with the header as it is and with
-// defects.
+// Mappings of files that are truncated, and a history's ring in one: tests/core/test_mapped_file.py compiles this with the
+// headers as they are and with defects.
 //
 // A scene ends with 0 if all is well, 1 if something is wrong, 2 if it hangs; or by a signal.
 #include "mapped_file.hpp"
+#include "ring.hpp"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -349,6 +351,88 @@ static void keeps_errno() {
     require(errno == 77, "errno has changed");
 }
 
+// ---------------------------------------------------------------- the ring of a history
+struct RingFile {
+    enum : std::size_t { ROOM = 8192, SIZE = 4096 + ROOM * 64 };
+    int file;
+    xlogmem_ring ring;
+
+    RingFile() {
+        char name[] = "./ring-XXXXXX";
+        file = mkstemp(name);
+        unlink(name);
+        fcntl(file, F_SETFL, O_APPEND);
+        require(write(file, "XLOGHIST", 8) == 8 && !ftruncate(file, SIZE), "the file");
+        require(!ring.begin(ROOM, 0, 0, file), "the ring");
+        note(100);
+    }
+    ~RingFile() { ring.end(); }
+    void note(int events) {
+        while (events--) ring.note(xlogmem_new_event(1, 0, 0));
+    }
+    bool has(std::uint64_t number) {
+        xlogmem_event event;
+        return ring.read(number, &event) && event.number == number + 1;
+    }
+    void begin_with(const char* text, std::size_t size) {
+        fcntl(file, F_SETFL, 0);
+        require(pwrite(file, text, size, 0) == ssize_t(size), "pwrite");
+        fcntl(file, F_SETFL, O_APPEND);
+    }
+};
+
+static void ring_is_cut() {
+    RingFile one;
+    require(one.has(0) && one.has(99) && !one.ring.is_spoiled(), "a whole ring");
+    require(!ftruncate(one.file, 4096 + 64 * 64), "ftruncate");
+    one.note(10);
+    require(one.has(63) && !one.has(64) && !one.has(99) && one.has(100) && one.has(109), "events of a cut ring");
+    require(one.ring.is_spoiled() && one.ring.count() == 110, "a cut ring");
+}
+
+static void ring_has_other_content() {
+    RingFile one;
+    one.begin_with("another's", 9);
+    require(!one.has(50), "an event of another's file");
+    require(one.ring.is_spoiled(), "another's file is the ring's");
+    one.note(10);
+    require(one.has(100) && one.has(109) && !one.has(99), "events after a look of a reader");
+    char byte = 'x';
+    require(pread(one.file, &byte, 1, 4096 + 64 * 105) == 1 && byte == 0, "another's file is written");
+}
+
+static void ring_looks_at_times() {
+    RingFile one;
+    one.begin_with("another's", 9);
+    one.note(5000);
+    require(one.has(4096) && one.has(5099) && !one.has(4095), "a ring looks at its file every 4,096 events");
+}
+
+static void ring_of_another_recording() {
+    RingFile one, other;
+    char header[64];
+    require(pread(other.file, header, 64, 0) == 64, "pread");
+    one.begin_with(header, 64);
+    require(one.ring.is_spoiled(), "another recording's file is the ring's");
+}
+
+static void ring_appends() {
+    RingFile one;
+    one.ring.append("a\n", 2);
+    require(lseek(one.file, 0, SEEK_END) == RingFile::SIZE + 2, "nothing is appended");
+    one.begin_with("another's", 9);
+    one.ring.append("b\n", 2);
+    require(lseek(one.file, 0, SEEK_END) == RingFile::SIZE + 2, "a line is appended to another's file");
+}
+
+static void ring_in_memory() {
+    RingFile one;
+    one.ring.end();
+    require(!one.ring.begin(100, 0, 0, -1) && !one.ring.is_spoiled(), "a ring in memory is spoiled");
+    one.note(10);
+    require(one.has(0) && one.ring.count() == 10, "events of a ring in memory");
+}
+
 int main(int, char** argv) {
     std::thread([] {
         std::this_thread::sleep_for(5s);
@@ -378,6 +462,12 @@ int main(int, char** argv) {
                   {"raised later", raised_later},
                   {"raised for another", raised_for_another},
                   {"taken away", taken_away},
+                  {"ring is cut", ring_is_cut},
+                  {"ring has other content", ring_has_other_content},
+                  {"ring looks at times", ring_looks_at_times},
+                  {"ring of another recording", ring_of_another_recording},
+                  {"ring appends", ring_appends},
+                  {"ring in memory", ring_in_memory},
                   {"keeps errno", keeps_errno}};
     for (const auto& one : scenes)
         if (!std::strcmp(argv[1], one.name)) {
