@@ -30,7 +30,7 @@ if build not in BUILDS:
 
 ROOT = Path(os.path.relpath(Path(__file__).parent))     # from the folder of the setup.py
 HEADER = str(ROOT / "xlogmem/include/xlogmem.h")
-MUTEX = str(ROOT / "cpp/mutex.hpp")
+SHARED = sorted(map(str, ROOT.glob("cpp/*.hpp")))
 CORES = len(os.sched_getaffinity(0))
 # Optimisation of a release build, by module.  Those on the paths that benchmarks/instructions.py counts have what the
 # counts need; the others compile in half the time.
@@ -113,7 +113,7 @@ def module(name: str, path: Path, folders: Iterable[Path]) -> Extension:
     return Extension(name, [str(path)], language="c++",
                      include_dirs=[INCLUDE, str(ROOT / "cpp"), str(ROOT / "xlogmem/include"), *map(str, folders),
                                    str(path.parent)],
-                     depends=[HEADER, MUTEX, *map(str, [*pages, *path.parent.glob("*.hpp")])],
+                     depends=[HEADER, *SHARED, *map(str, [*pages, *path.parent.glob("*.hpp")])],
                      define_macros=MACROS, extra_compile_args=[*CPP, *optimised], extra_link_args=SANITIZERS)
 
 

@@ -35,9 +35,9 @@ sys.path.insert(0, str(HERE))
 from compiling import (  # noqa: E402
     HEADER,
     INCLUDE,
-    MUTEX,
     NO_ASSERTIONS,
     SANITIZERS,
+    SHARED,
     SYMBOLS,
     BuildExtensions,
     build,
@@ -96,7 +96,7 @@ class BuildWithEngine(BuildExtensions):
 
     def compile_engine(self) -> list[str]:
         """The object files of the engine, which is older than none of its sources."""
-        sources = [MUTEX, *(str(path) for folder in ENGINE for path in Path(folder).glob("*.[ch]pp"))]
+        sources = [*SHARED, *(str(path) for folder in ENGINE for path in Path(folder).glob("*.[ch]pp"))]
         objects = []
         for folder in ENGINE:
             target = Path(self.build_temp, "engine", f"{Path(folder).name}.o")
@@ -130,7 +130,7 @@ def library(name: str, folder: str, include_dirs: list[str], link_args: list[str
     depends = [str(path.relative_to(HERE)) for part in (folder, *(ENGINE if engine else ())) for path in
                sorted(HERE.glob(f"{part}/*.[chm]*"))]
     made = Extension(
-        name, [as_one_file(folder)], depends=[*depends, MUTEX], language="c++", include_dirs=["cpp", *include_dirs],
+        name, [as_one_file(folder)], depends=[*depends, *SHARED], language="c++", include_dirs=["cpp", *include_dirs],
         extra_compile_args=[*LIBRARY, optimised, *macros],
         extra_link_args=["-pthread", *link_args,
                          *(SANITIZERS or ["-static-libstdc++", "-static-libgcc"])])     # one C++ runtime to watch

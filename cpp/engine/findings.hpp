@@ -57,13 +57,15 @@ struct Finding {
 
 class Journal;
 
-// The beginning of a journal's file: see journal.hpp. PAGE in xlogmem/check/processes.py has the same fields.
+// The beginning of a journal's file: see journal.hpp. `Page` in xlogmem/check/processes.py has the same fields.
 struct JournalPage {
+    u64 mark = 0x4c4e524a474f4c58;  // "XLOGJRNL": the file is not whole without it
     u64 used = 0;  // the process has initialised the driver
     u64 ended = 0;  // everything was judged at the end
     u64 failed = 0;  // the check has ended early, or something could not be written
     u64 withheld = 0, aside = 0;  // findings about which later calls, or the code of a kernel, decide
     u64 noted = 0, fed = 0;  // operations that a front end has put off, and those of these that the engine got
+    u64 lines = 0;           // of findings, that were written
 };
 
 class Findings {

@@ -48,15 +48,21 @@ Journal::Journal(int file, const Engine& engine, const StreamNotes& notes, Frame
     // A page that the disk has no room for would end the process at the first store.
     void* mapped = MAP_FAILED;
     if (!posix_fallocate(file, 0, kPage)) mapped = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-    if (mapped != MAP_FAILED) page_ = new (mapped) JournalPage;
+    if (mapped == MAP_FAILED) return;
+    mapped_.begin(mapped, kPage, file);
+    page_ = new (mapped) JournalPage;
 }
 
 Journal::~Journal() {
+    mapped_.end();
     if (page_) munmap(page_, kPage);
 }
 
 void Journal::append(const std::string& text) {
-    if (!output_.append(text)) page_->failed = 1;
+    if (mapped_.is_cut() || !output_.append(text))
+        page_->failed = 1;
+    else
+        page_->lines++;
 }
 
 void Journal::add_stack(std::string& text, u32 number) {

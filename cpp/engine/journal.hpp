@@ -6,9 +6,11 @@
 //     {"stack": number, "frames": …}         of a place in the program, before the first finding that names it
 //     {"number": number, "finding": …}       as in records.hpp; null: it is a finding no more
 //     {"cleared": true}                      all findings before this line are forgotten
-// xlogmem/check/processes.py reads this.
+// xlogmem/check/processes.py reads this, and knows by the mark and the number of lines that the file is whole. In a file
+// that was truncated, lines would lie where the page was: nothing is written there any more, and it stays too short.
 #pragma once
 
+#include "mapped_file.hpp"
 #include "records.hpp"
 
 #include <unordered_set>
@@ -49,6 +51,7 @@ class Journal {
   private:
     Output output_;
     JournalPage* page_ = nullptr;
+    xlogmem_mapped_file mapped_;
     const Engine& engine_;
     const StreamNotes& notes_;
     FramesOf frames_of_;

@@ -30,7 +30,8 @@ class Replay {
   public:
     explicit Replay(int record) : journal_(memfd_create("journal", 0)) {  // an open file; -1: none
         if (record >= 0) engine_.record_to(std::make_shared<Trace>(record));
-        engine_.write_to(std::make_shared<Journal>(dup(journal_), engine_, handles_.notes(), nullptr));
+        writer_ = std::make_shared<Journal>(dup(journal_), engine_, handles_.notes(), nullptr);
+        engine_.write_to(writer_);
         lseek(journal_, Journal::kPage, SEEK_SET);  // both have one position
     }
     ~Replay() { close(journal_); }
@@ -39,6 +40,7 @@ class Replay {
 
   private:
     int journal_;
+    std::shared_ptr<Journal> writer_;
     Engine engine_;
     Handles handles_{engine_};
     Player player_{engine_};
@@ -77,7 +79,7 @@ class Replay {
     bool on_words();
     void run();
     void sync();
-    std::map<u64, bool> journal() const;
+    std::map<u64, bool> journal();
     std::string text_of(const Finding& finding) const;
     std::string text_of(const Omission& omission) const;
     std::string text_of(const Idle& idle) const;
@@ -377,22 +379,25 @@ std::string Replay::text_of(const Omission& omission) const {
     return omission.count == 1 ? text : text + " x" + std::to_string(omission.count);
 }
 
-// The numbers of the findings that the journal has in the end; true: certain.
-std::map<u64, bool> Replay::journal() const {
+// The numbers of the findings that the journal has in the end; true: certain. Its page counts their lines.
+std::map<u64, bool> Replay::journal() {
+    u64 count = 0;
     std::string text(std::size_t(lseek(journal_, 0, SEEK_END)), 0);
     if (pread(journal_, text.data(), text.size(), 0) != ssize_t(text.size())) refuse("the journal cannot be read");
     std::istringstream lines(text.substr(Journal::kPage));
     std::map<u64, bool> found;
     const std::string number = "{\"number\": ";
     for (std::string line; std::getline(lines, line);) {
-        if (line == "{\"cleared\": true}") found.clear();
+        if (line == "{\"cleared\": true}") found.clear(), count++;
         if (line.rfind(number, 0) != 0) continue;
+        count++;
         u64 of = std::stoull(line.substr(number.size()));
         if (line.find("\"finding\": null") != std::string::npos)
             found.erase(of);
         else
             found[of] = line.find("\"certain\": true") != std::string::npos;
     }
+    if (count != engine_.page().lines) std::cout << "the journal has another number of lines\n";
     return found;
 }
 
@@ -405,6 +410,10 @@ void Replay::print() {
     for (const Omission& omission : engine_.omissions()) std::cout << text_of(omission) << "\n";
     if (engine_.dropped()) std::cout << "dropped " << engine_.dropped() << "\n";
     if (engine_.findings().left_out()) std::cout << "left out " << engine_.findings().left_out() << "\n";
+    if (ftruncate(journal_, 0)) refuse("the journal cannot be truncated");
+    writer_->clear();
+    if (lseek(journal_, 0, SEEK_END)) std::cout << "the journal goes on behind a truncation\n";
+    if (!engine_.page().failed) std::cout << "the page says of a truncation that all was written\n";
 }
 
 }  // namespace

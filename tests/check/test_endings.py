@@ -134,7 +134,7 @@ def test_a_process_that_goes_on_is_named(check):
 
 def journal_of(*counts, lines=b""):
     """A journal of a process that does not run, with this page."""
-    return processes.PAGE.pack(*counts).ljust(processes.BEGIN, b"\0") + lines
+    return processes.PAGE.pack(*processes.Page(processes.MARK, *counts)).ljust(processes.BEGIN, b"\0") + lines
 
 
 @pytest.mark.parametrize(("counts", "what"), [
@@ -145,6 +145,74 @@ def test_what_was_not_judged_is_lost(tmp_path, counts, what):
         (folder.path / "4194305.journal").write_bytes(journal_of(*counts))      # above the largest number of a process
         [account] = processes.accounts(folder)
     assert (account.used, account.lost.startswith("process 4194305 was lost"), what in account.lost) == (True,) * 3
+
+
+# ---------------------------------------------------------------------------------------------- truncated
+LOST = "its file in the check's folder was truncated, overwritten or removed, and findings may be missing"
+FOLDER = """
+import os
+def file(ending):
+    return next(f"{os.environ['XLOGMEM_CHECK']}/{name}" for name in os.listdir(os.environ["XLOGMEM_CHECK"])
+                if name.endswith(ending))
+def written(content):
+    with open(file(".journal"), "wb") as opened:
+        opened.write(content)
+"""
+CUTS = ["os.truncate(file('.journal'), 0)", "os.truncate(file('.journal'), 100)", "os.truncate(file('.journal'), 4095)",
+        "os.truncate(file('.journal'), 4096)", "os.truncate(file('.journal'), os.stat(file('.journal')).st_size - 10)",
+        "os.truncate(file('.journal'), 0); os.truncate(file('.journal'), 8192)", "written(os.urandom(100))",
+        "written(os.urandom(20_000))", "written(b'{}' * 10_000)", "os.remove(file('.journal'))"]
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 9)", "os._exit(0)", ""])
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_process_whose_journal_was_truncated_is_lost(check, cut, end):
+    """... but a removed one of a process without an orderly end: then there is no sign of it, nor of anything checked.
+    The process itself goes on."""
+    run = check(f"{FOLDER}\n{BROKEN}\n{cut}\nok(cuda.cuMemAlloc(4096))\nprint('went on', flush=True)\n{end}\n")
+    assert run.stdout == "went on\n", run.stderr
+    assert (run.returncode, "1 certain" in run.stderr) == ((3, False) if end else (1, True)), run.stderr
+    assert (LOST in run.stderr) == ("remove" not in cut or not end), run.stderr
+
+
+@pytest.mark.parametrize("cut", CUTS[:3])
+def test_nothing_is_written_behind_a_truncation(check, cut):
+    """Neither findings, nor blocks that ignore some: these would lie where the page is."""
+    again = BROKEN[BROKEN.index("for stream"):]
+    run = check(f"import xlogmem.check\n{FOLDER}\n{DRIVER}\np = ok(cuda.cuMemAlloc(4096))\n{cut}\n"
+                f"before = os.stat(file('.journal')).st_size\n{again}\nwith xlogmem.check.ignore('x'):\n    {{}}\n"
+                f"print(os.stat(file('.journal')).st_size == before, flush=True)\nos._exit(0)\n")
+    assert (run.stdout, run.returncode, LOST in run.stderr) == ("True\n", 3, True), run.stderr
+
+
+@pytest.mark.parametrize("size", [0, 50])
+def test_a_truncated_account_of_an_orderly_end_is_none(tmp_path, size):
+    """What the journal has is reported."""
+    with private_folder(tmp_path / "own", make=True) as folder:
+        (folder.path / "4194305.journal").write_bytes(journal_of(1, 1, lines=b'{"cleared": true}\n'))
+        (folder.path / "4194305.json").write_text("{" * size)
+        [account] = processes.accounts(folder)
+    assert (account.used, account.document["findings"], LOST in account.lost) == (True, [], True)
+
+
+def test_a_journal_that_the_disk_has_no_room_for_is_lost(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(28, "No space left on device")
+
+    with private_folder(tmp_path / "own", make=True) as folder:
+        monkeypatch.setattr(os, "write", refuse)
+        name, file = processes.new_journal(folder, 4194305)
+        monkeypatch.undo()
+        os.close(file)
+        [account] = processes.accounts(folder)
+    assert (name, LOST in account.lost) == ("4194305", True)
+
+
+def test_a_process_that_leaves_at_once_has_nothing_to_leave(tmp_path):
+    with private_folder(tmp_path / "own", make=True) as folder:
+        os.close(processes.new_journal(folder, 4194305)[1])
+        assert processes.accounts(folder) == []
+        assert (folder.path / "4194305.journal").stat().st_size == processes.BEGIN
 
 
 def test_the_last_line_of_a_finding_counts(tmp_path):
@@ -159,9 +227,9 @@ def test_the_last_line_of_a_finding_counts(tmp_path):
             {"number": 2, "finding": None}]
     lines = b"".join(json.dumps(one).encode() + b"\n" for one in said)
     for more, expected in ((b'{"number": 1, "fin', [False]), (b'{"cleared": true}\n', [])):
-        document = processes.document_of(17, (lines + more).splitlines(keepends=True))
+        document = processes.document_of(17, processes.said_in(lines + more))
         assert [one["certain"] for one in document["findings"]] == expected
-    assert processes.page_of(b"") == (0,) * 7
+    assert processes.page_of(b"") == (0,) * 9
 
 
 def test_an_interrupt_is_the_programs(tmp_path, clean_environment, command):

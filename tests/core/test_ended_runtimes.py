@@ -3,7 +3,9 @@ looks at the streams of every runtime before."""
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
+import platform
 import warnings
 
 import pytest
@@ -13,7 +15,15 @@ from foreign_streams import ForeignStream
 from other_threads import Beside
 
 import xlogmem
-from xlogmem import DeviceMemoryResource, DeviceRuntime, DeviceState, PoolMemoryResource, StreamMisuseError, StreamPool
+from xlogmem import (
+    DeviceMemoryResource,
+    DeviceRuntime,
+    DeviceState,
+    PoolMemoryResource,
+    StreamMisuseError,
+    StreamPool,
+    _driver,
+)
 from xlogmem.blocks import unfinished_runtimes
 from xlogmem.sim.kernels import check
 
@@ -225,3 +235,40 @@ def test_a_warning_about_what_is_left_does_not_keep_a_runtime_from_being_made(dr
         assert runtime.bytes_outstanding == 0
         runtime.reap_pending()
     assert unfinished_runtimes() == 0
+
+
+# ---------------------------------------------------------------------------------------------- host memory
+class Malloc(ctypes.Structure):
+    """What the C library says of itself: the first ten words of mallinfo2."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "mapped", "usmblks",
+                                                     "fsmblks", "used", "free", "keepcost")]
+
+
+def used() -> int:
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = Malloc
+    found = library.mallinfo2()
+    return found.used + found.mapped
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc" or not hasattr(ctypes.CDLL(None), "mallinfo2")
+                    or _driver.BUILD in ("asan", "tsan"), reason="needs the allocator of a recent glibc")
+def test_what_blocks_needed_is_used_again_and_returned_at_the_end():
+    count = 20_000
+    before = used()
+    runtime = DeviceRuntime(resource=PoolMemoryResource(initial_pool_size=count * 512))
+    stream = runtime.acquire_stream()
+    kept = []
+    for _ in range(3):
+        blocks = [runtime.allocate(256, stream) for _ in range(count)]
+        for block in blocks:
+            block.free()
+        del blocks, block
+        settle()
+        kept.append(used() - before)
+    assert 100 * count < kept[0] < 800 * count
+    assert kept[2] < kept[0] + 20 * count
+    del runtime, stream
+    settle()
+    assert used() - before < 50 * count

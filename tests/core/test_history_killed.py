@@ -177,8 +177,10 @@ def test_an_event_that_was_being_written_is_left_out(left):
     spoil(left, HEADER + 2 * EVENT, bytes(4))           # its number is written last
     after = read(left)
     assert [event[1:] for event in after] == [event[1:] for event in before[:2] + before[3:]]
-    spoil(left, HEADER + 3 * EVENT, struct.pack("<I", 4 + ROOM))        # of the next round, but not counted yet
-    assert len(read(left)) == len(before) - 2
+    spoil(left, HEADER + 3 * EVENT, struct.pack("<I", 4 + ROOM))        # of the next round: the newest
+    history = read(left)
+    assert history.dropped + len(history) == 4 + ROOM
+    assert [event.number for event in history][-1] == 3 + ROOM
 
 
 def test_an_event_that_changes_between_two_looks_is_left_out():

@@ -134,7 +134,7 @@ def table() -> None:
         hold, streams = Hold(runtime), [ForeignStream() for _ in range(9)]
         handles = [0, 1, 2, *(stream.handle for stream in streams)]
         live = [(hold.allocate(1 << 10, handle), handle) for handle in handles * 4]
-        blocks = [hold.allocate_sync(100) for _ in range(80)]
+        blocks = [hold.allocate_sync(100) for _ in range(18)]
         for ptr, handle in live:
             hold.free(ptr, handle if handle else 1)
         for ptr in blocks:
@@ -171,6 +171,29 @@ def adaptors() -> None:
         raise AssertionError("bytes are left")
 
 
+def places() -> None:
+    """A recording with the stacks of many places, in a file and in memory, and what is made of them for Python."""
+    import tempfile
+
+    from xlogmem import DeviceRuntime, record_history
+    from xlogmem.observe.history import read
+
+    source = "".join(f"def f{number}(): runtime.allocate(100, tag='x').free()\n" for number in range(18))
+    runtime = DeviceRuntime()
+    names = {"runtime": runtime}
+    exec(source, names)                                 # new code each time: places that are not known yet
+    with tempfile.TemporaryDirectory() as folder:
+        for path in f"{folder}/a.xlog", None:
+            with record_history(path, max_events=1000, stacks="all") as recording:
+                for number in range(18):
+                    names[f"f{number}"]()
+            if len({event.place for event in recording.events() if event.kind == "free"}) < 18:
+                raise AssertionError(list(recording.events()))
+        if len(read(f"{folder}/a.xlog")) < 36:
+            raise AssertionError
+    runtime.reap_pending()
+
+
 def rmm() -> None:
     """Both directions of the binding, in C++."""
     import rmm
@@ -202,5 +225,5 @@ def programs() -> dict[str, Callable[[], None]]:
     from xlogmem_selftest.programs import KINDS
 
     named = {f"random {seed}, {kind.name}": random_program(seed) for seed, kind in enumerate(KINDS)}
-    own = [dlpack, arrow, interfaces, names, table, adaptors, *([rmm] if find_spec("rmm") else [])]
+    own = [dlpack, arrow, interfaces, names, table, adaptors, places, *([rmm] if find_spec("rmm") else [])]
     return {program.__name__: program for program in own} | named

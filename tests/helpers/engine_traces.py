@@ -126,7 +126,8 @@ def build(folder: Path, engine: Path = ENGINE, *options: str) -> Path:
     (folder / "all.cpp").write_text("".join(f'#include "{source}"\n' for source in sources))
     program = folder / "replay"
     subprocess.run([compiler() or "g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS",
-                    *options, "-I", str(engine.parent), str(folder / "all.cpp"), "-o", str(program)], check=True)
+                    *options, "-I", str(engine.parent), "-I", str(ENGINE.parent), str(folder / "all.cpp"), "-o",
+                    str(program)], check=True)
     return program
 
 

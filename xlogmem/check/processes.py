@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xlogmem._base.private import Folder
 from xlogmem.check import ignored
@@ -27,17 +27,35 @@ from xlogmem.check.frames import Frame
 
 __all__ = ["Account", "accounts", "new_journal", "note"]
 
-PAGE = struct.Struct("=7Q")                             # JournalPage of cpp/engine/findings.hpp
+PAGE = struct.Struct("=9Q")
 BEGIN = 4096                                            # Journal::kPage: the lines are behind the page
+MARK = int.from_bytes(b"XLOGJRNL", "little")
 PATIENCE = 5.0                                          # seconds for processes that end with the program
 
 
+class Page(NamedTuple):
+    """JournalPage of cpp/engine/findings.hpp, which says what the fields are."""
+
+    mark: int = MARK
+    used: int = 0
+    ended: int = 0
+    failed: int = 0
+    withheld: int = 0
+    aside: int = 0
+    noted: int = 0
+    fed: int = 0
+    lines: int = 0
+
+
 def new_journal(folder: Folder, process: int) -> tuple[str, int]:
-    """Make the journal of a process that begins; returns the name of the process and a descriptor."""
+    """Make the journal of a process that begins, with its page; returns the name of the process and a descriptor."""
     for number in itertools.count():
         name = f"{process}-{number}" if number else str(process)
         with suppress(FileExistsError):
-            return name, folder.new_file(f"{name}.journal", os.O_RDWR | os.O_APPEND)
+            file = folder.new_file(f"{name}.journal", os.O_RDWR | os.O_APPEND)
+            with suppress(OSError):                     # the disk is full: the account says so
+                os.write(file, PAGE.pack(*Page()).ljust(BEGIN, b"\0"))
+            return name, file
     raise AssertionError
 
 
@@ -49,7 +67,8 @@ def note(folder: Folder, name: str, line: dict[str, Any]) -> None:
         file = os.open(f"{name}.journal", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC,
                        dir_fd=folder.descriptor)
         with open(file, "wb", buffering=0) as opened:
-            opened.write(json.dumps(line).encode() + b"\n")
+            if os.fstat(file).st_size >= BEGIN:         # else the line would lie where the page was
+                opened.write(json.dumps(line).encode() + b"\n")
 
 
 @dataclass
@@ -65,7 +84,7 @@ class Account:
 
 def accounts(folder: Folder) -> list[Account]:
     """Read the files of all processes, when the program has ended."""
-    names = sorted(name.removesuffix(".journal") for name in folder.names() if name.endswith(".journal"))
+    names = sorted({name.rpartition(".")[0] for name in folder.names() if name.endswith((".journal", ".json"))})
     until = time.monotonic() + PATIENCE
     while any(is_open(folder, name) for name in names) and time.monotonic() < until:
         time.sleep(0.01)
@@ -74,7 +93,7 @@ def accounts(folder: Folder) -> list[Account]:
 
 def is_open(folder: Folder, name: str) -> bool:
     """True if this process has used the driver, and goes on."""
-    return (not folder.has(f"{name}.json") and page_of(folder.read(f"{name}.journal", PAGE.size))[0] > 0
+    return (not folder.has(f"{name}.json") and page_of(folder.read(f"{name}.journal", PAGE.size)).used > 0
             and is_alive(process_of(name)))
 
 
@@ -82,9 +101,9 @@ def process_of(name: str) -> int:
     return int(name.split("-")[0])
 
 
-def page_of(journal: bytes) -> tuple[int, ...]:
-    """The page; of zeros where the process ended before it could make one."""
-    return PAGE.unpack_from(journal.ljust(PAGE.size, b"\0"))
+def page_of(journal: bytes) -> Page:
+    """The page; of zeros as far as the file is too short."""
+    return Page(*PAGE.unpack_from(journal.ljust(PAGE.size, b"\0")))
 
 
 def is_alive(process: int) -> bool:
@@ -96,37 +115,59 @@ def is_alive(process: int) -> bool:
 
 def account_of(folder: Folder, name: str) -> Account | None:
     """None for a process that has left nothing, and had nothing to leave."""
-    journal = folder.read(f"{name}.journal")
-    used, ended, failed, withheld, aside, noted, fed = page_of(journal)
     process = process_of(name)
+    journal = folder.read(f"{name}.journal") if folder.has(f"{name}.journal") else b""
+    page, said = page_of(journal), said_in(journal[BEGIN:])
+    is_whole = (len(journal) >= BEGIN and page.mark == MARK
+                and sum("number" in one or "cleared" in one for one in said) >= page.lines)
+    document = None
     if folder.has(f"{name}.json"):
-        document = json.loads(folder.read(f"{name}.json"))
-        lost = f"process {process} was not judged to its end" if failed else ""
-        return Account(process, document, bool(used), lost)
-    if not used:
+        with suppress(ValueError):
+            document = json.loads(folder.read(f"{name}.json"))
+        is_whole = is_whole and document is not None
+    if not is_whole:
+        return Account(process, document or document_of(process, said), True,
+                       f"process {process} was lost: its file in the check's folder was truncated, overwritten or "
+                       "removed, and findings may be missing")
+    if document is not None:
+        return Account(process, document, bool(page.used),
+                       f"process {process} was not judged to its end" if page.failed else "")
+    if not page.used:
         return None
-    account = Account(process, document_of(process, journal[BEGIN:].splitlines(keepends=True)), True)
-    open_ends = [f"{count} {what}" for count, what in ((noted - fed, "calls"), (withheld + aside, "findings")) if count]
-    if is_alive(process) and not ended:
+    account = Account(process, document_of(process, said), True)
+    open_ends = [f"{count} {what}" for count, what in ((page.noted - page.fed, "calls"),
+                                                       (page.withheld + page.aside, "findings")) if count]
+    if is_alive(process) and not page.ended:
         account.lost = f"process {process} still runs: the check has its findings so far, and no later ones"
-    elif failed or open_ends:
+    elif page.failed or open_ends:
         account.lost = (f"process {process} was lost: a signal, a crash, os._exit or exec ended it, and "
                         f"{' and '.join(open_ends) or 'its last findings'} were not judged")
-    elif not ended:
+    elif not page.ended:
         account.notes.append(f"process {process} was ended by a signal, a crash, os._exit or exec: its calls are "
                              "judged, and its audit and notes are missing")
     return account
 
 
-def document_of(process: int, lines: Iterable[bytes]) -> dict[str, Any]:
+def said_in(lines: bytes) -> list[dict[str, Any]]:
+    """What the lines of a journal say, up to one that is not whole: the end came while it was written, or it was
+    overwritten."""
+    said = []
+    for line in lines.splitlines(keepends=True):
+        one = None
+        with suppress(ValueError):
+            one = json.loads(line.decode(errors="replace"))     # names of kernels are bytes
+        if not isinstance(one, dict) or not line.endswith(b"\n"):
+            break
+        said.append(one)
+    return said
+
+
+def document_of(process: int, lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """Return the findings of a journal as the process itself would have written them."""
     records: dict[int, dict[str, Any]] = {}
     stacks: dict[int, tuple[Frame, ...]] = {}
     blocks: list[dict[str, Any]] = []
-    for line in lines:
-        if not line.endswith(b"\n"):                    # the end came while it was written
-            break
-        said = json.loads(line.decode(errors="replace"))    # names of kernels are bytes
+    for said in lines:
         if "stack" in said:
             stacks[said["stack"]] = tuple(Frame(*frame) for frame in said["frames"])
         elif "number" in said:

@@ -15,11 +15,12 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <memory>
+#include <deque>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <unordered_map>
-#include <vector>
+#include <utility>
 
 namespace check {
 
@@ -182,7 +183,7 @@ class Sites {
     // A copy of the stack; empty for a number that was not given.
     Stack at(std::uint32_t number) {
         std::lock_guard<xlogmem_mutex> guard(lock);
-        return number && number <= stacks_.size() ? *stacks_[number - 1] : Stack{};
+        return number && number <= stacks_.size() ? stacks_[number - 1] : Stack{};
     }
 
     // With the GIL. Before this has returned true, no stack has a number.
@@ -194,8 +195,12 @@ class Sites {
         std::uint32_t number = 0;
         const Stack* stack = nullptr;
     };
-    std::vector<std::unique_ptr<Stack>> stacks_;
-    std::unordered_multimap<std::uint64_t, Known> known_;  // by the hash
+    // Without memory for them the process is aborted.
+    std::deque<Stack, xlogmem_allocator<Stack>> stacks_;
+    using Item = std::pair<const std::uint64_t, Known>;
+    std::unordered_multimap<std::uint64_t, Known, std::hash<std::uint64_t>, std::equal_to<std::uint64_t>,
+                            xlogmem_allocator<Item>>
+        known_;  // by the hash
 
     std::uint32_t number_of(const Stack& stack) {
         // Stacks that this thread looked up lately: a loop has a few places.
@@ -234,8 +239,8 @@ class Sites {
             known = find_locked(stack);
             if (!known.stack) {
                 for (int i = 0; i < stack.depth; i++) Py_INCREF(stack.places[i].code);
-                stacks_.push_back(std::make_unique<Stack>(stack));
-                known = {std::uint32_t(stacks_.size()), stacks_.back().get()};
+                stacks_.push_back(stack);
+                known = {std::uint32_t(stacks_.size()), &stacks_.back()};
                 known_.emplace(stack.hash, known);
             }
         }

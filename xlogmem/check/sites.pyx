@@ -28,20 +28,24 @@ cdef extern from "sites.hpp" namespace "check" nogil:
         bint start()
         uint32_t of_caller()
         size_t size()
-        Stack at(uint32_t number) except +
+        Stack at(uint32_t number)
 
 
 cdef extern from *:
     """
     static check::Sites& xlogmem_sites() {
-        static auto& sites = *new check::Sites;                 // threads may outlive the statics
+        static auto& sites = *xlogmem_make_new<check::Sites>(); // threads may outlive the statics
         return sites;
     }
     extern "C" __attribute__((visibility("default"))) uint32_t xlogmem_site_of_caller() {
         return xlogmem_sites().of_caller();
     }
     extern "C" __attribute__((visibility("default"))) char* xlogmem_text_of_site(uint32_t number) {
-        return strdup(check::text_of(xlogmem_sites().at(number)).c_str());
+        try {
+            return strdup(check::text_of(xlogmem_sites().at(number)).c_str());
+        } catch (const std::bad_alloc&) {
+            return nullptr;
+        }
     }
     """
     Sites& xlogmem_sites() nogil

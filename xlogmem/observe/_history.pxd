@@ -78,8 +78,8 @@ cdef extern from "observe/history/ring.hpp" nogil:
         uint64_t note_at(const Draft& event, uint64_t ticks) noexcept
         bint read(uint64_t number, Event* event)
         void append(const char* record, size_t size) noexcept
+        bint is_spoiled()
         bint has_file()
-        void before_fork() noexcept
         void in_child() noexcept
 
     Draft new_event "xlogmem_new_event"(uint64_t kind, uint32_t runtime, uint64_t thread) noexcept

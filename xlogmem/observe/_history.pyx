@@ -13,7 +13,7 @@ from xlogmem._base.cpp cimport atomic, make_new, unlikely, vector
 from xlogmem._base.labels cimport largest_tag, tags_by_number
 
 
-__all__ = ["begin", "clock", "count", "end", "ends_of", "events", "loaded"]
+__all__ = ["begin", "clock", "count", "end", "ends_of", "events", "is_spoiled", "loaded"]
 
 ctypedef uint32_t (*FindSite)() noexcept nogil
 
@@ -91,6 +91,11 @@ def end():
 def count():
     """The number of events so far."""
     return ring.count()
+
+
+def is_spoiled():
+    """True if the file was truncated or overwritten since the recording began."""
+    return ring.is_spoiled()
 
 
 def events(uint64_t most):

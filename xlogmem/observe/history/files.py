@@ -28,7 +28,7 @@ START = struct.Struct("<8sII")                          # the magic, the version
 RING_VERSION = 2
 RING_START = struct.Struct("<8sIIQQ")                   # the magic, the version, HEADER, slots, how many events to keep
 HEADER = 4096                                           # bytes before the slots, and
-COUNT = struct.Struct("<64xQ")                          # in them, how many events there were: as in ring.hpp
+COUNT = struct.Struct("<64xQ")                          # in them, about how many events there were: as in ring.hpp
 EVENT = struct.Struct("<IIQBBHIIIQQQII")                # xlogmem_event of ring.hpp
 NONE = 0xFFFFFFFF
 ACCESS_BITS, ACCESS_MASK = 2, 3                         # above them are the highest bits of the runtime
@@ -58,17 +58,21 @@ class History:
         return len(self.packed) // EVENT.size
 
     def __iter__(self) -> Iterator[Event]:
-        for number, fields in enumerate(EVENT.iter_unpack(self.packed), self.dropped):
-            yield self._event(number, fields)
+        return map(self._event, EVENT.iter_unpack(self.packed))
 
-    def _event(self, number: int, fields: tuple[int, ...]) -> Event:
-        _, thread, ticks, code, access, runtime, tag, stream, other = fields[:9]
+    def number_of(self, kept: int) -> int:
+        """The number, from 0, of an event, of which 32 bits are kept."""
+        count = int(self.facts["count"])
+        return count - 1 - (count - kept) % (1 << 32)
+
+    def _event(self, fields: tuple[int, ...]) -> Event:
+        kept, thread, ticks, code, access, runtime, tag, stream, other = fields[:9]
         generation, address, nbytes, position, stack = fields[9:]
         runtime |= access >> ACCESS_BITS << 16
         access &= ACCESS_MASK
         kind = KINDS[code] if code < len(KINDS) else f"kind {code}"         # of a later version
         used, waited = kind == "use", kind == "wait"
-        return Event(number, self._time(ticks), kind, thread, runtime & 15, runtime, _or_none(stream),
+        return Event(self.number_of(kept), self._time(ticks), kind, thread, runtime & 15, runtime, _or_none(stream),
                      None if used else _or_none(other), generation, address, 0 if waited else nbytes,
                      self.facts["tags"][tag - 1] if tag else None, _access(kind, access), position,
                      round(other * TICKS_OF_A_STEP * self._rate) if used else 0, self._stack(kind, stack),
@@ -202,6 +206,7 @@ def _read_ring(file: BinaryIO, name: str) -> History:
         lines = file.read().splitlines() if fits else []
         file.seek(HEADER)
         if begin == HEADER and room and not room & room - 1 and len(slots) == room * EVENT.size:
+            count = _count(slots, count)
             packed = _in_order(slots, file.read(len(slots)), count, min(room, most))
             facts, packed = _with_facts(packed, _facts_of_records(lines) | {"count": count, "kept": len(packed)})
             if _are_facts(facts) and _have_meanings(packed, len(facts["tags"])):
@@ -209,12 +214,30 @@ def _read_ring(file: BinaryIO, name: str) -> History:
     raise HistoryError(f"{name} is damaged, or was cut off")
 
 
+def _count(slots: bytes, count: int) -> int:
+    """How many events there were, of which the header counts some: the number of the newest, which is modulo 2^32."""
+    half = 1 << 31
+    return max((count + (number - count + half) % (2 * half) - half for number in set(_numbers(slots)) - {0}),
+               default=count)
+
+
+def _numbers(packed: bytes) -> list[int]:
+    return memoryview(packed).cast("I")[::EVENT.size // 4].tolist()
+
+
+def lost(history: History, most: int) -> list[int]:
+    """The numbers, from 0, of the newest `most` events that the history does not have."""
+    count = int(history.facts["count"])
+    kept = {history.number_of(number) for number in _numbers(history.packed)}
+    return [number for number in range(max(count - most, 0), count) if number not in kept]
+
+
 def _in_order(slots: bytes, again: bytes, count: int, most: int) -> bytes:
     """The newest events, oldest first, without those that were not complete.  A slot that changed between two looks was
     being written."""
     room = len(slots) // EVENT.size
     first = max(count - most, 0)
-    numbers = memoryview(slots).cast("I")[::EVENT.size // 4].tolist()
+    numbers = _numbers(slots)
     if slots != again:
         numbers = [number if slots[at:at + EVENT.size] == again[at:at + EVENT.size] else 0
                    for number, at in zip(numbers, range(0, len(slots), EVENT.size), strict=True)]

@@ -21,7 +21,7 @@ from xlogmem.blocks import record_history as switch_history
 from xlogmem.observe import _history
 from xlogmem.observe.history import lines
 from xlogmem.observe.history.events import Event
-from xlogmem.observe.history.files import EVENT, WANTED, History, make_ring_file, stacks_in
+from xlogmem.observe.history.files import WANTED, History, lost, make_ring_file, stacks_in
 
 __all__ = ["Recording", "latest", "record_history", "stop_behind", "watched"]
 
@@ -49,6 +49,7 @@ class Recording:
         self._wanted = stacks
         self._process = os.getpid()
         self._history: History | None = None
+        self._loss_was_said = False                     # of a part of the file, while the recording runs
         site_function = _function_for_stacks() if stacks != "none" else 0
         self._file = -1 if self.path is None else _ring_file(self.path, max_events)     # -1: the ring is in memory
         try:
@@ -87,13 +88,18 @@ class Recording:
 
     @property
     def dropped(self) -> int:
-        """The number of events so far that there was no room for: the oldest."""
+        """The number of events so far that are not kept: the oldest, and those that were lost with the file."""
         return self.history().dropped
 
     def history(self) -> History:
         """The history recorded so far, as `read` would give it."""
         with _lock:
-            return self._history or self._gathered()
+            history = self._gathered() if self._history is None else self._history
+            is_news = self.running and not self._loss_was_said and _history.is_spoiled()
+            self._loss_was_said |= is_news
+        if is_news:
+            self._say_lost(history)
+        return history
 
     def events(self) -> Iterator[Event]:
         """The events recorded so far, oldest first."""
@@ -113,10 +119,21 @@ class Recording:
         with _lock:
             if self._history is not None:
                 return
+            has_ring = self._file >= 0
             history = self._end()
             atexit.unregister(self.stop)
             if self.path is not None:
                 history.save(self.path)                 # until then there is the ring
+        if has_ring:
+            self._say_lost(history)
+
+    def _say_lost(self, history: History) -> None:
+        if numbers := lost(history, self._max_events):
+            logger().warning(
+                "%s was truncated or overwritten while the history was recorded there: %d of the newest %d events are "
+                "lost, from event %d to event %d; a recording with a path of its own loses none",
+                printable(str(self.path)), len(numbers), min(int(history.facts["count"]), self._max_events),
+                numbers[0], numbers[-1])
 
     def end_in_child(self) -> bool:
         """True if this is a forked child: the recording ends here, where another may begin; the parent's goes on."""
@@ -158,7 +175,7 @@ class Recording:
     def _of_blocks(self, generations: Iterable[int]) -> History:
         """The beginnings and ends of these blocks."""
         packed, tags = _history.ends_of(generations)
-        return self._referred_to(packed, tags, len(packed) // EVENT.size)
+        return self._referred_to(packed, tags, _history.count())
 
     def _gathered(self) -> History:
         return self._referred_to(*_history.events(self._max_events))

@@ -22,15 +22,11 @@ cdef atomic[uint32_t]* stacks_written = make_new[atomic[uint32_t]]()    # number
 stacks_written.store(ALL_STACKS)
 
 
-cdef void before_fork() noexcept nogil:
-    ring.before_fork()
-
-
 cdef void in_child() noexcept nogil:
     ring.in_child()
 
 
-pthread_atfork(before_fork, NULL, in_child)
+pthread_atfork(NULL, NULL, in_child)
 
 
 cdef int begin_records(object stack_text) except -1:
@@ -63,7 +59,7 @@ cdef void write_tag(uint32_t number, str tag) noexcept:
 
 cdef void write_stacks() noexcept with gil:
     """Write the stacks that were found since the last stack was written."""
-    cdef uint32_t number, last = xlogmem_place
+    cdef uint32_t number = 0, last = xlogmem_place
     cdef UnderWay exception
     if text_of_stack is None:
         return
@@ -71,6 +67,8 @@ cdef void write_stacks() noexcept with gil:
     try:
         for number in range(stacks_written.load() + 1, last + 1):
             write_record(f'{{"stack": {number}, "frames": {text_of_stack(number)}, "clock": {list(clock())}}}')
+    except MemoryError:                                 # a call at a new place tries again
+        last = number - 1
     finally:
         put_back(&exception)
     if stacks_written.load() < last:                    # another thread, while this one had to give up the GIL

@@ -4,7 +4,8 @@
 // another number than before has read parts of two. The ring begins and ends while no runtime records.
 //
 // It lies in a mapping, which may be that of a file. The system has what was written there when the process is killed:
-// files.py reads it. A forked child has pages of its own instead.
+// files.py reads it. A forked child has pages of its own instead. The file may be truncated or overwritten at any time, so
+// the ring itself goes by what it has elsewhere.
 #pragma once
 
 #include <sys/mman.h>
@@ -16,6 +17,8 @@
 #include <cstdint>
 #include <cstring>
 #include <ctime>
+
+#include "mapped_file.hpp"
 
 // As it lies in a file: xlogmem/observe/history/files.py reads it, docs/history.md says what the fields are.
 struct xlogmem_event {
@@ -62,22 +65,41 @@ static inline std::uint64_t xlogmem_ticks() {
 
 class xlogmem_ring {
     enum : std::size_t { WORDS = sizeof(xlogmem_event) / sizeof(std::uint64_t), PAGE = 4096 };
-    enum : std::size_t { HEADER = 4096, AT_COUNT = 64 };  // as in files.py
+    enum : std::size_t { HEADER = 4096, AT_MARK = 32, AT_COUNT = 64 };  // as in files.py
+    enum : std::uint64_t { COUNTED = 1 << 12 };  // events between two looks at the file
     static_assert(sizeof(xlogmem_event) == 64, "a line of the cache");
     using Word = std::atomic<std::uint64_t>;
     static_assert(sizeof(Word) == 8, "a word is in the file what it is in memory");
 
     Word* slots_ = nullptr;
     std::uint64_t mask_ = 0;
-    Word* count_ = nullptr;  // of events, in a line of its own
-    char* mapping_ = nullptr;
+    alignas(64) Word count_{0};  // of events, in a line of its own
+    alignas(64) char* mapping_ = nullptr;
     std::size_t size_ = 0;
     std::atomic<int> file_{-1};  // the caller's; -1: the ring is in memory alone
-    std::uint64_t at_fork_ = 0;
+    xlogmem_mapped_file mapped_;
+    char beginning_[AT_COUNT] = {};  // of the file, with a mark that no other has
+
+    Word* word(std::size_t at) const { return reinterpret_cast<Word*>(mapping_ + at); }
+
+    // The slot is in a file that still begins as it did, or in memory. A look may end the file's part: it comes first.
+    bool is_ours(const Word* slot) const {
+        return begins_as_it_did() || std::size_t(reinterpret_cast<const char*>(slot) - mapping_) >= mapped_.kept();
+    }
+    void look_for_others() noexcept {
+        if (mapped_.kept() && !begins_as_it_did()) mapped_.give_up();
+    }
+    bool begins_as_it_did() const { return !std::memcmp(mapping_, beginning_, AT_COUNT); }
+
+    // Seldom. The file has the upper bits of the count, and another's file none of our events.
+    __attribute__((cold, noinline)) void look_at_file(std::uint64_t number) noexcept {
+        look_for_others();
+        word(AT_COUNT)->store(number, std::memory_order_relaxed);
+    }
 
   public:
     std::atomic<int> stacks{0};  // which are wanted: xlogmem/observe/_history.pxd; calls look at it without a lock
-    int timed = 0;               // whether waits are
+    int timed = 0;  // whether waits are
 
     // Every page is touched here, and not by the events. `file`: begins with a header, is zero for so many events
     // behind it, and open until the end; -1: none. Returns an error of the system, or 0.
@@ -89,10 +111,14 @@ class xlogmem_ring {
             mmap(nullptr, size_, PROT_READ | PROT_WRITE, file < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, file, 0);
         if (mapping == MAP_FAILED) return errno;
         mapping_ = static_cast<char*>(mapping);
+        if (file >= 0) {
+            mapped_.begin(mapping, size_, file);
+            word(AT_MARK)->store(xlogmem_ticks());
+            std::memcpy(beginning_, mapping_, AT_COUNT);
+        }
         for (std::size_t at = HEADER; at < size_; at += PAGE) const_cast<volatile char&>(mapping_[at]) = 0;
-        count_ = reinterpret_cast<Word*>(mapping_ + AT_COUNT);
-        count_->store(0);
-        slots_ = reinterpret_cast<Word*>(mapping_ + HEADER);
+        count_ = 0;
+        slots_ = word(HEADER);
         mask_ = room - 1;
         file_ = file;
         stacks = wanted;
@@ -102,17 +128,20 @@ class xlogmem_ring {
     void end() {
         timed = 0;
         file_ = -1;
-        slots_ = count_ = nullptr;
+        slots_ = nullptr;
+        count_ = 0;
+        mapped_.end();
         munmap(mapping_, size_);
     }
-    std::uint64_t count() const { return count_ ? count_->load() : 0; }
+    std::uint64_t count() const { return count_.load(); }
     std::uint64_t room() const { return mask_ + 1; }
 
     // Returns the event's number, from 0.
     std::uint64_t note(const xlogmem_draft& event) noexcept { return note_at(event, xlogmem_ticks()); }
     std::uint64_t note_at(const xlogmem_draft& event, std::uint64_t ticks) noexcept {
         if (!slots_) return 0;
-        const std::uint64_t number = count_->fetch_add(1, std::memory_order_relaxed);
+        const std::uint64_t number = count_.fetch_add(1, std::memory_order_relaxed);
+        if (!(number % COUNTED)) look_at_file(number);
         Word* slot = slots_ + (number & mask_) * WORDS;
         slot[0].store(0, std::memory_order_relaxed);
         slot[1].store(ticks, std::memory_order_release);
@@ -129,30 +158,36 @@ class xlogmem_ring {
     // The event with this number, from 0. False: it is being written, or was overwritten.
     bool read(std::uint64_t number, xlogmem_event* event) const {
         const Word* slot = slots_ + (number & mask_) * WORDS;
+        if (!is_ours(slot)) return false;
         std::uint64_t words[WORDS];
         for (std::size_t i = 0; i < WORDS; i++) words[i] = slot[i].load(std::memory_order_acquire);
         std::memcpy(event, words, sizeof(words));
         return event->number == std::uint32_t(number + 1) && slot[0].load() == words[0];
     }
 
-    // Behind the events of the file, if there is one. A record is a line; what a full disk cuts off spoils no other.
+    // Behind the events of the file, if there is one. A record is a line; what a full disk cuts off spoils no other. One
+    // in a file that was truncated would lie where events are, or among another's bytes.
     void append(const char* record, std::size_t size) noexcept {
         const int file = file_, error = errno;
-        while (file >= 0 && ::write(file, record, size) < 0 && errno == EINTR) {
+        while (file >= 0 && !is_spoiled() && ::write(file, record, size) < 0 && errno == EINTR) {
         }
         errno = error;
     }
+    // The file has not all that was written to it, or is not the ring's any more.
+    bool is_spoiled() noexcept {
+        look_for_others();
+        return mapped_.is_cut();
+    }
     bool has_file() const { return file_.load(std::memory_order_relaxed) >= 0; }
 
-    void before_fork() noexcept { at_fork_ = count(); }
     // The child's events are its own: its pages are copies from now on.
     void in_child() noexcept {
         if (file_ < 0) return;
         const int error = errno;
-        if (mmap(mapping_, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file_, 0) == MAP_FAILED)
-            mmap(mapping_, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS, -1, 0);
+        const std::size_t kept = mapped_.kept();
+        if (kept && mmap(mapping_, kept, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, file_, 0) == MAP_FAILED)
+            mmap(mapping_, kept, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS, -1, 0);
         file_ = -1;
-        count_->store(at_fork_);
         errno = error;
     }
 };
