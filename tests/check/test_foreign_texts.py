@@ -222,7 +222,7 @@ OWN = {                                     # what is printed as it is, because
     "names of xlogmem's own": {"self.front_end.name", "name", "kind", "' and '.join(found)", "rmm.__version__"},
     "categories of warnings": {"RuntimeWarning"},
     "JSON that has figures alone": {"json.dumps(facts)", "json.dumps(figures(pipeline, without, protected))"},
-    "lines that pass it one by one": {"audit.as_text(omission)", "leaks_as_text(records)",
+    "lines that pass it one by one": {"leaks_as_text(records)",
                                       "'\\n'.join([*lines, ''])",
                                       "self._drawn(processes)", "reason"},
     "tables of xlogmem's own figures": {"table", "table_of(events)", "table_of(pipeline, without, protected)"},
