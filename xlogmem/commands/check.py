@@ -11,6 +11,7 @@ import click
 from xlogmem._base.texts import printable
 from xlogmem.check import audit, outputs, report, suppressions
 from xlogmem.check import command as runner
+from xlogmem.check.findings import by_places
 from xlogmem.commands.programs import program
 
 __all__ = ["check"]
@@ -51,9 +52,8 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         raise click.UsageError(printable(str(error))) from error
     findings, suppressed = suppressions.applied(known, outcome.findings)
     suppressed += outcome.left_out
-    for finding in findings:
-        if finding.certain or possible or strict:
-            show(report.as_text(finding))
+    for entry in by_places(one for one in findings if one.certain or possible or strict):
+        show(report.as_entry(entry))
     for omission in outcome.omissions:
         show(audit.as_text(omission))
     for one in known:
