@@ -131,6 +131,11 @@ class XlogmemPlugin(WorkerPlugin):
                 parse_size(name, options[name])
         self._devices, self._prometheus, self._options = devices, prometheus, options
 
+    def __repr__(self) -> str:
+        options = {"libraries": self._libraries, "devices": self._devices, "prometheus": self._prometheus}
+        options |= self._options
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+
     async def setup(self, worker: Worker) -> None:
         """Called by Dask.  A worker sets up the plugins that it begins with together: the others come first.
 

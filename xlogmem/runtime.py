@@ -203,6 +203,10 @@ class DeviceRuntime(Runtime):
 
         return take(self)
 
+    def _repr_html_(self) -> str:
+        """Totals and the largest holders, for notebooks."""
+        return self.snapshot()._as_html(repr(self))
+
     @property
     def default_stream(self) -> Stream:
         """The stream that allocations use when no other is named."""

@@ -203,19 +203,18 @@ ok(cuda.cuMemFreeAsync(one, b))                         # the fourth line
 
 
 def test_findings_at_the_same_two_places_are_one_entry(check, tmp_path):
-    """Other calls and other memory are lines of it, counted; JSON has each finding with the number of its entry, SARIF a
-    result for each entry."""
+    """Other calls and other memory are lines of it, counted; JSON has each finding with the number of its entry, SARIF
+    has a result for each entry."""
     run = check(PAIRED, options=["--sarif", str(tmp_path / "out.sarif")])
     assert run.returncode == 1
     entries = [entry for entry in run.stderr.split("\n\n") if entry.startswith("CERTAIN")]
     assert [entry.splitlines()[0].split(":")[0] for entry in entries] == ["CERTAIN write/read", "CERTAIN write/free"]
-    lines = entries[0].splitlines()
+    lines, other = entries[0].splitlines(), "CERTAIN write/read: cuMemsetD8Async, then cuMemcpyAsync"
     first, second = (f"program.py:{line_with(PAIRED, f'# the {which} allocation')}" for which in ("first", "second"))
-    assert f"1.0 MiB at 0x" in next(line for line in lines if line.startswith("  memory"))
+    assert "1.0 MiB at 0x" in next(line for line in lines if line.startswith("  memory"))
     assert [line.replace(str(tmp_path) + "/", "") for line in lines if line.startswith("  also")] == [
-        f"  also    CERTAIN write/read: cuMemsetD8Async, then cuMemcpyAsync, on 1.0 MiB, allocated at {first}",
-        f"  also    2.0 MiB, allocated at {second}, 2 times",
-        f"  also    CERTAIN write/read: cuMemsetD8Async, then cuMemcpyAsync, on 2.0 MiB, allocated at {second}, 2 times"]
+        f"  also    {other}, on 1.0 MiB, allocated at {first}", f"  also    2.0 MiB, allocated at {second}, 2 times",
+        f"  also    {other}, on 2.0 MiB, allocated at {second}, 2 times"]
     assert lines[-1] == "  6 times, in memory of 2 allocations"
     assert "xlogmem check: 5 certain, 0 possible, at 2 places, on the simulated driver" in run.stderr
     assert [(finding["entry"], finding["count"]) for finding in check.findings()] == [

@@ -280,7 +280,8 @@ cdef class DeviceBlock:
     def __repr__(self):
         if self.block == NULL:
             return "<DeviceBlock that was never allocated>"
-        return (f"<DeviceBlock generation={self.generation} nbytes={self.nbytes} "
+        where = f" ptr={self.ptr:#x}" if self.state is BlockState.LIVE else ""
+        return (f"<DeviceBlock generation={self.generation}{where} nbytes={self.nbytes} "
                 f"stream={self.stream.id if self.stream is not None else None}"
                 f"{f' tag={self.tag}' if self.tag else ''} {self.state.value}>")
 

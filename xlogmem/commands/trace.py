@@ -1,7 +1,6 @@
 """``xlogmem trace``."""
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import click
@@ -53,8 +52,7 @@ def save(file: str, content: bytes, advice: str) -> None:
 
 def table_of(history: History) -> Table:
     """Return a table with the number of events of each kind."""
-    counted = Counter(event.kind for event in history)
     table = Table("event", "how many", title=f"{len(history):,} events")
-    for kind, count in counted.most_common():
+    for kind, count in history.counted().most_common():
         table.add(kind, f"{count:,}")
     return table

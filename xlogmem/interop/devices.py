@@ -299,6 +299,9 @@ class Watch:
         self._state = state
         self.seen = state.epoch
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._state!r}, seen epoch {self.seen}>"
+
     @property
     def changed(self) -> bool:
         """True if the device has an epoch that this watch has not reported."""

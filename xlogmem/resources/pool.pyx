@@ -325,4 +325,6 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         return f"{self!r}\n{summary_of(&self.state)}"
 
     def __repr__(self):
-        return f"<{type(self).__name__} device={self.device_id} over {type(self.upstream).__name__}>"
+        from xlogmem.resources.layers import described
+
+        return described(self)
