@@ -107,7 +107,8 @@ class DeviceRuntime(Runtime):
         _existing[self.ordering.number] = self
         return self
 
-    def __init__(self, device_id: int = 0, **parts: Any) -> None:
+    def __init__(self, device_id: int = 0, *, resource: DeviceMemoryResource | None = None,
+                 stream_pool: StreamPool | None = None, policy: str | None = None) -> None:
         super().__init__()
         device_id = parse_device_id(device_id)
         if device_id != self.device_id:

@@ -14,12 +14,14 @@ import ctypes
 import sys
 from collections.abc import Iterable
 from importlib import import_module
-from typing import Protocol, SupportsIndex, cast
+from typing import Literal, Protocol, SupportsIndex, TypeAlias, cast
 
 from xlogmem._driver import ProcessLock, is_simulated, no_driver
 from xlogmem.errors import DriverNotFoundError
 
 __all__ = ["disable", "enable"]
+
+Library: TypeAlias = Literal["cupy", "torch", "numba", "cuda.core", "rmm"]
 
 # In this order: a runtime on RMM's resource becomes the process's own only before there is another one, and PyTorch
 # cannot be disabled, so nothing that may fail comes after it.
@@ -56,7 +58,7 @@ _enabled: dict[str, Neighbour] = {}         # by name; the module of RMM for a l
 _lock = ProcessLock()
 
 
-def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None) -> None:
+def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None) -> None:
     """Let other libraries allocate from the process's own runtimes, so that `use` finds their arrays.
 
     Parameters
@@ -136,7 +138,7 @@ def enabled_libraries() -> set[str]:
     return set(_enabled)
 
 
-def disable(*names: str) -> None:
+def disable(*names: Library) -> None:
     """Restore the allocators from before `enable`.
 
     Memory that was allocated meanwhile stays tracked until it is freed.  If other code has replaced the allocator, that
