@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 from bench_runs import document
-from children import variables
 from places import ROOT
 from rich.console import Console
 from rich.text import Text
@@ -59,6 +58,7 @@ consume(memory, copy, second)
 # The arguments, and the headings over figures that vary; ALL: each figure at the end of a line.
 COMMANDS: dict[str, tuple[str, ...]] = {
     "demo --rounds 20": ("per use",),
+    "info": ("ALL",),
     "trace run.xlog": (),
     "selftest --programs 2 --threads 1": ("ALL",),
     "replay --no-least benchmarks/logs/torch-2.11-h100.pickle.gz": ("ns a pair",),
@@ -85,9 +85,11 @@ def made(folder: Path) -> Path:
     return folder
 
 
-def environment(**given: str) -> dict[str, str]:
-    found = variables(XLOGMEM_SIMULATE="1", TERM="xterm-256color", **given)
-    return {name: value for name, value in found.items() if name not in ("COLUMNS", "FORCE_COLOR", "NO_COLOR")}
+def environment() -> dict[str, str]:
+    """Without what the run of the tests has chosen."""
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith("XLOGMEM_") and name not in ("COLUMNS", "FORCE_COLOR", "NO_COLOR")}
+    return kept | {"XLOGMEM_SIMULATE": "1", "XLOGMEM_SIM": "quiet", "TERM": "xterm-256color"}
 
 
 def words(command: str, files: Path) -> list[str]:
@@ -125,7 +127,7 @@ def masked(text: str, headings: tuple[str, ...]) -> str:
     lines = ANSI.sub("", text).splitlines()
     for heading in headings:
         if heading == "ALL":
-            lines = [re.sub(r"[\d,.]+$", lambda found: "#".rjust(len(found[0])), line) for line in lines]
+            lines = [re.sub(r"^(\S+(?: \S+)*) +([\d,.]+|release|debug|asan|tsan)$", r"\1  #", line) for line in lines]
             continue
         at, end = next((number, line.index(heading) + len(heading)) for number, line in enumerate(lines)
                        if heading in line)
