@@ -87,8 +87,8 @@ def show_progress(done: int, count: int) -> None:
     """Write on a terminal how far it is, in a line that the next one replaces; the last one is empty."""
     with suppress(OSError, ValueError):                 # a terminal that is gone, or closed by the program
         if sys.stderr is not None and sys.stderr.isatty():
-            text = f"xlogmem check: reading the code of kernels, {done} of {count}" if done < count else ""
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+            so_far = f"xlogmem check: reading the code of kernels, {done} of {count}" if done < count else ""
+            print(f"\r\x1b[K{so_far}", end="", file=sys.stderr, flush=True)
 
 
 def listing(code: bytes, sm: int) -> str | None:

@@ -28,8 +28,8 @@ CAUSES = {
     "free/reuse": "its next owner may have the memory before it is freed",
 }
 DESTROYED = {"dead-stream": "stream", "dead-event": "event"}
-# The library's own pool orders less, but work that it does not order does no harm here.
 MOST = 8                                    # further findings of an entry that are named
+# The library's own pool orders less, but work that it does not order does no harm here.
 OF_DRIVER = "this is wrong on the driver's pool alone, which the check has put in the place of the library's own"
 
 
@@ -98,8 +98,9 @@ def as_entry(findings: Sequence[Finding]) -> str:
         lines.append(f"  {'repair':8}{repair}")
     for one in findings[1:MOST + 1]:
         lines.append(f"  {'also':8}{also(one, finding)}{f', {one.count} times' if one.count > 1 else ''}")
-        if repair_of(one) != repair:
-            lines.append(f"{'':10}repair: {repair_of(one)}")
+        other = repair_of(one)
+        if other and other != repair:
+            lines.append(f"{'':10}repair: {other}")
     if len(findings) > MOST + 1:
         lines.append(f"  {'also':8}{len(findings) - MOST - 1} more findings at these two places")
     count = sum(one.count for one in findings)
