@@ -123,7 +123,6 @@ def translated(modules: list[Extension], include_path: Iterable[Path] = ()) -> l
         modules, build_dir="build/cython", nthreads=CORES, include_path=[str(folder) for folder in include_path],
         compiler_directives={
             "language_level": 3,
-            "embedsignature": True,
             "boundscheck": True,                        # of Python's sequences, which may come from other libraries
             "wraparound": False,
             "initializedcheck": False,

@@ -35,7 +35,7 @@ from xlogmem.errors import (
     XlogmemError,
 )
 from xlogmem.interop.buffers import Buffer
-from xlogmem.interop.devices import DeviceState, Watch, get_device_state
+from xlogmem.interop.devices import DeviceState, Watch, asarray, empty, from_numpy, get_device_state
 from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack
 from xlogmem.interop.tokens import BufferToken
 from xlogmem.launch import LaunchRecorder, use
@@ -125,17 +125,20 @@ __all__ = [
     "UseAfterFreeError",
     "Watch",
     "XlogmemError",
+    "asarray",
     "can_access_peer",
     "current_stream",
     "devices",
     "disable",
     "disable_peer_access",
     "driver_version",
+    "empty",
     "enable",
     "enable_peer_access",
     "from_arrow",
     "from_cuda_array",
     "from_dlpack",
+    "from_numpy",
     "get_device_state",
     "get_runtime",
     "is_simulated",

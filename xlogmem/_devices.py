@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import SupportsIndex
 
 from xlogmem import _driver
+from xlogmem._base.texts import as_html
 from xlogmem._base.units import format_bytes, parse_number
 from xlogmem._driver import active_devices, describe_device, device_count, device_memory, synchronize_device
 from xlogmem.errors import DriverError, StreamMisuseError
@@ -153,6 +154,15 @@ class DevicePool:
         if not self._devices:
             raise ValueError("a pool needs at least one device")
         self._turns, self._ties = itertools.count(), itertools.count()      # a next() is one step for other threads
+
+    def _repr_html_(self) -> str:
+        """A line for each device, for notebooks."""
+        rows = []
+        for one in self._devices:
+            runtime = one.runtime
+            held = map(format_bytes, (runtime.live_bytes, runtime.pending_bytes) if runtime else ())
+            rows.append((one.device_id, one.name, format_bytes(one.total_memory), *held))
+        return as_html(f"DevicePool of {len(rows)} devices", (("device", "name", "memory", "live", "pending"), rows))
 
     def __repr__(self) -> str:
         return f"<DevicePool of {', '.join(map(repr, self._devices))}>"

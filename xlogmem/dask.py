@@ -12,7 +12,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 try:
     import dask.config
@@ -26,7 +26,7 @@ from xlogmem._base.texts import printable
 from xlogmem._base.units import parse_bytes, parse_size
 from xlogmem._devices import device_ids
 from xlogmem._driver import ProcessLock
-from xlogmem.allocators import LIBRARIES, enabled_libraries
+from xlogmem.allocators import LIBRARIES, Library, enabled_libraries
 from xlogmem.resources import PoolMemoryResource
 from xlogmem.resources.layers import find_layers
 from xlogmem.resources.options import HasRuntime
@@ -130,6 +130,11 @@ class XlogmemPlugin(WorkerPlugin):
                 parse_size(name, options[name])
         self._devices, self._prometheus, self._options = devices, prometheus, options
 
+    def __repr__(self) -> str:
+        options = {"libraries": self._libraries, "devices": self._devices, "prometheus": self._prometheus}
+        options |= self._options
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
+
     async def setup(self, worker: Worker) -> None:
         """Called by Dask.  A worker sets up the plugins that it begins with together: the others come first.
 
@@ -191,7 +196,7 @@ class XlogmemPlugin(WorkerPlugin):
                 raise RuntimeError(f"{refusal.args[0]}. {RESTART}") from None
             _begun.update(_on_devices() - before)
             wants.update((kind, device) for kind in (DEVICE, FOLLOWED) for device in devices)
-        others = [name for name in self._libraries if name != "rmm"]
+        others = [cast(Library, name) for name in self._libraries if name != "rmm"]
         if others:
             enabled = enabled_libraries()
             try:

@@ -112,7 +112,8 @@ class DeviceRuntime(Runtime):
         _existing[self.ordering.number] = self
         return self
 
-    def __init__(self, device_id: int = 0, **parts: Any) -> None:
+    def __init__(self, device_id: int = 0, *, resource: DeviceMemoryResource | None = None,
+                 stream_pool: StreamPool | None = None, policy: str | None = None) -> None:
         super().__init__()
         device_id = parse_device_id(device_id)
         if device_id != self.device_id:
@@ -211,6 +212,10 @@ class DeviceRuntime(Runtime):
     def _tag_for(self, library: str) -> str | None:
         """The tag of a library's memory, for the error of a budget; without one a tag would only cost time."""
         return library if self.options is not None and self.options.limit is not None else None
+
+    def _repr_html_(self) -> str:
+        """Totals and the largest holders, for notebooks."""
+        return self.snapshot()._as_html(repr(self))
 
     @property
     def default_stream(self) -> Stream:

@@ -9,6 +9,7 @@ is dropped returns to the pool, and is handed out again under a new id; its posi
 
 cimport cython
 
+from xlogmem._base.signatures import Signed
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport push
 from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, OrderState
@@ -57,6 +58,8 @@ cdef class Stream:
     the ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept it where they accept streams.
     Thread-safe.
     """
+
+    __signature__ = Signed("")
 
     def __init__(self):
         raise TypeError("streams are made by DeviceRuntime.acquire_stream() and DeviceRuntime.register_stream()")
@@ -189,6 +192,13 @@ cdef class Stream:
         return self
 
     def __exit__(self, kind, exception, traceback):
+        leave_current(self)
+
+    async def __aenter__(self):
+        enter_current(self)
+        return self
+
+    async def __aexit__(self, kind, exception, traceback):
         leave_current(self)
 
     def __cuda_stream__(self):

@@ -1,4 +1,4 @@
-// One finding for each pair of places: see findings.hpp.
+// One finding for each pair of places and each place of the allocation: see findings.hpp.
 #include "findings.hpp"
 
 #include "journal.hpp"
@@ -54,16 +54,22 @@ bool Findings::keep(const Finding& finding) {
         key[13] = finding.end;
     }
     List& list = finding.is_aside() ? aside_ : reported_;
+    auto known_pair = list.places.find(key);
+    bool is_room = list.kept[certain] < (known_pair == list.places.end() ? kMost : kMost - kForNew);
+    Key pair = key;
+    key[14] = u64(finding.allocated.site) + 1;
     auto known = list.places.find(key);
+    if (known == list.places.end() && !is_room) known = known_pair;
     if (known != list.places.end()) {
         Finding& one = list.all[known->second];
         one.count += finding.count;
         one.newest_count =
             one.newest == finding.newest ? one.newest_count + finding.newest_count : finding.newest_count;
         one.newest = finding.newest;
-    } else if (list.kept[certain] < kMost) {
+    } else if (is_room) {
         list.kept[certain]++;
-        list.places.emplace(std::move(key), list.all.size());
+        list.places.emplace(key, list.all.size());
+        list.places.emplace(pair, list.all.size());  // which the first one has
         list.all.push_back(finding);
         return true;
     } else if (&list == &reported_) {

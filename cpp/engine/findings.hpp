@@ -43,7 +43,7 @@ struct Finding {
     u64 block_begin = 0, block_end = 0, generation = 0;
     Operation allocated, freed;  // of the block, as far as that is known
     u32 tag = 0;  // of the block: a name
-    u64 count = 1;  // of such pairs of the same two places of the program
+    u64 count = 1;  // of such pairs of the same two places of the program, and the same place of the allocation
     Time newest;  // `second` of the newest pair
     u64 newest_count = 1;  // of the pairs with that one
     u64 number = 0;  // in the journal
@@ -72,6 +72,8 @@ class Findings {
   public:
     // The limit for certain findings, and for possible ones: where places are not known, findings differ without end.
     static constexpr std::size_t kMost = 1000;
+    // … of which so many places are left to pairs that are new.
+    static constexpr std::size_t kForNew = 500;
 
     void add(const Finding& finding);
     void clear();
@@ -97,8 +99,9 @@ class Findings {
     u64 added() const { return added_; }  // so far, all counted
 
   private:
-    // The two places, with kind and verdict; and the bytes, where a place is not known.
-    using Key = std::array<u64, 14>;
+    // The two places, with kind and verdict; the bytes, where a place is not known; the place of the allocation, which
+    // is 0 in the key of the first finding of two places.
+    using Key = std::array<u64, 15>;
     struct Hash {
         std::size_t operator()(const Key& key) const;
     };

@@ -181,6 +181,60 @@ def test_the_same_two_places_are_one_finding(check):
     assert [finding["count"] for finding in check.findings()] == [3]
 
 
+PAIRED = START + """
+def work(p, q):
+    ok(cuda.cuMemsetD8Async(p, 7, 1 << 20, a))          # the first line
+    wait(event, a, b)
+    for copy in (cuda.cuMemcpyDtoDAsync, cuda.cuMemcpyAsync):
+        ok(copy(q, p, 1 << 20, b))                      # the second line
+    ok(cuda.cuCtxSynchronize())
+
+a, b, event = begin()
+q = ok(cuda.cuMemAlloc(1 << 20))
+one = ok(cuda.cuMemAlloc(1 << 20))                      # the first allocation
+two = ok(cuda.cuMemAlloc(2 << 20))                      # the second allocation
+for p in one, two, two:
+    work(p, q)
+ok(cuda.cuMemsetD8Async(one, 7, 1 << 20, a))            # the third line
+if fixed:
+    ok(cuda.cuStreamSynchronize(a))
+ok(cuda.cuMemFreeAsync(one, b))                         # the fourth line
+"""
+
+
+def test_findings_at_the_same_two_places_are_one_entry(check, tmp_path):
+    """Other calls and other memory are lines of it, counted; JSON has each finding with the number of its entry, SARIF
+    has a result for each entry."""
+    run = check(PAIRED, options=["--sarif", str(tmp_path / "out.sarif")])
+    assert run.returncode == 1
+    entries = [entry for entry in run.stderr.split("\n\n") if entry.startswith("CERTAIN")]
+    assert [entry.splitlines()[0].split(":")[0] for entry in entries] == ["CERTAIN write/read", "CERTAIN write/free"]
+    lines, other = entries[0].splitlines(), "CERTAIN write/read: cuMemsetD8Async, then cuMemcpyAsync"
+    first, second = (f"program.py:{line_with(PAIRED, f'# the {which} allocation')}" for which in ("first", "second"))
+    assert "1.0 MiB at 0x" in next(line for line in lines if line.startswith("  memory"))
+    assert [line.replace(str(tmp_path) + "/", "") for line in lines if line.startswith("  also")] == [
+        f"  also    {other}, on 1.0 MiB, allocated at {first}", f"  also    2.0 MiB, allocated at {second}, 2 times",
+        f"  also    {other}, on 2.0 MiB, allocated at {second}, 2 times"]
+    assert lines[-1] == "  6 times, in memory of 2 allocations"
+    assert "xlogmem check: 5 certain, 0 possible, at 2 places, on the simulated driver" in run.stderr
+    assert [(finding["entry"], finding["count"]) for finding in check.findings()] == [
+        (1, 1), (1, 1), (1, 2), (1, 2), (2, 1)]
+    results = json.loads((tmp_path / "out.sarif").read_text())["runs"][0]["results"]
+    assert [result["message"]["text"] for result in results] == entries
+    assert check(PAIRED, "fixed").returncode == 0
+
+
+def test_a_suppression_of_memory_leaves_other_memory_in(check, tmp_path):
+    """... that the same two places work on."""
+    (tmp_path / "known.toml").write_text(
+        '[[suppress]]\nreason = "known"\nkind = "write/read"\nallocated = "*/other.py"\n')
+    (tmp_path / "other.py").write_text("def allocated(cuda, nbytes): return cuda.cuMemAlloc(nbytes)[1]\n")
+    program = PAIRED.replace("one = ok(cuda.cuMemAlloc(1 << 20))", "import other; one = other.allocated(cuda, 1 << 20)")
+    run = check(program, options=["--suppress", "known.toml"])
+    assert "xlogmem check: 3 certain, 0 possible, 2 suppressed, at 2 places" in run.stderr
+    assert "other.py" not in run.stderr.split("CERTAIN write/free")[0]
+
+
 def test_a_program_that_fails_has_a_status_of_its_own(check):
     run = check("import sys; sys.exit(7)")
     assert run.returncode == 3

@@ -1,8 +1,10 @@
 """How nvdisasm is found and called; a script takes its place."""
 from __future__ import annotations
 
+import io
 import os
 import shutil
+import sys
 
 import pytest
 
@@ -31,6 +33,26 @@ def test_nvdisasm_is_called_for_the_chip(fake, monkeypatch, sm, only):
     assert disassembler.find() == str(fake)
     assert disassembler.listing(b"code", sm) == f"-b {only} \ncode"
     assert disassembler.listing(b"", sm) is None
+
+
+class Written(io.StringIO):
+    def __init__(self, terminal: bool) -> None:
+        super().__init__()
+        self.isatty = lambda: terminal
+
+
+def test_how_far_it_is_is_shown_on_a_terminal_alone(fake, monkeypatch):
+    monkeypatch.setenv("ONLY", "SM90")
+    monkeypatch.setattr(disassembler.os, "cpu_count", lambda: 2)
+    for terminal in (True, False):
+        monkeypatch.setattr(sys, "stderr", written := Written(terminal))
+        assert len(disassembler.listings([(b"code", 90)] * 3)) == 3
+        parts = [f"reading the code of kernels, {done} of 3" for done in (0, 2)]
+        assert written.getvalue() == ("".join(f"\r\x1b[Kxlogmem check: {part}" for part in parts) + "\r\x1b[K"
+                                      if terminal else "")
+    written.close()
+    monkeypatch.setattr(sys, "stderr", written)
+    assert disassembler.listings([(b"code", 90)]) != [None]
 
 
 def test_nvdisasm_fails(fake, monkeypatch):

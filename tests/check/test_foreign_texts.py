@@ -218,11 +218,11 @@ PRINTING = {"echo", "print", "write_line", "warning", "error", "debug", "info", 
 SHOWS = {"printable", "shown", "json_line"}
 OWN = {                                     # what is printed as it is, because
     "counts of xlogmem's own": {"len(records)", "format_bytes(nbytes)", "events.dropped", "pid", "peer.pid", "peer.uid",
-                                "summary(self.total, self.left_out)", "of_former"},
+                                "summary(self.total, self.left_out)", "of_former", "so_far"},
     "names of xlogmem's own": {"self.front_end.name", "name", "kind", "' and '.join(found)", "rmm.__version__"},
     "categories of warnings": {"RuntimeWarning"},
     "JSON that has figures alone": {"json.dumps(facts)", "json.dumps(figures(pipeline, without, protected))"},
-    "lines that pass it one by one": {"audit.as_text(omission)", "leaks_as_text(records)",
+    "lines that pass it one by one": {"leaks_as_text(records)",
                                       "'\\n'.join([*lines, ''])",
                                       "self._drawn(processes)", "reason"},
     "tables of xlogmem's own figures": {"table", "table_of(events)", "table_of(pipeline, without, protected)"},

@@ -67,3 +67,25 @@ def test_tests_with_findings_fail(tmp_path, clean_environment, options, failed):
     assert run.stdout.count("CERTAIN write/read") == len(failed)
     assert "xlogmem check: 2 certain, 0 possible, 1 suppressed" in run.stdout
     assert run.stdout.count("nothing to ignore at") == run.stdout.count("(in vain)") == 1
+
+
+TWICE = TESTS[:TESTS.index("def work")] + """
+def test_broken(streams):
+    p = ok(cuda.cuMemAlloc(1024))
+    q, r = ok(cuda.cuMemAlloc(1024)), ok(cuda.cuMemAlloc(1024))
+    big = ok(cuda.cuMemAlloc(4096))
+    for memory in p, big, big:
+        ok(cuda.cuMemsetD8Async(memory, 1, 1024, streams[0]))
+        ok(cuda.cuMemcpyDtoDAsync(q, memory, 1024, streams[1])), ok(cuda.cuMemcpyAsync(r, memory, 8, streams[1]))
+        ok(cuda.cuCtxSynchronize())
+"""
+
+
+def test_findings_at_the_same_two_places_are_one_entry(tmp_path, clean_environment):
+    (tmp_path / "test_program.py").write_text(TWICE)
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "xlogmem.check", "-p", "no:cacheprovider"],
+                         stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=clean_environment, timeout=120)
+    assert [line for line in run.stdout.splitlines() if line.startswith("CERTAIN")] == [
+        "CERTAIN write/read: the read may see what was there before the write"], run.stdout
+    assert "  6 times, in memory of 2 allocations" in run.stdout
+    assert "xlogmem check: 4 certain, 0 possible, at 1 place" in run.stdout

@@ -48,6 +48,17 @@ def test_findings_are_bounded_where_no_place_is_known(replay):
     assert found[999:] == ["certain write/read fill@0/A copy@0/B p[999:1000]", "left out 5"]
 
 
+def test_places_of_allocations_leave_room_for_other_findings(replay):
+    """The first 500 of them are findings of their own; the others are counted with the first one."""
+    trace = ["stream A", "stream B", "alloc q 64 host @9999", "repeat 700", "alloc p% 64 host @%",
+             "run A fill p%[0:64]:write @8000", "run B copy p%[0:64]:read @8001", "done",
+             "run A fill q[0:64]:write @8002", "run B copy q[0:64]:read @8003"]
+    found = run(replay, {"it": trace})["it"]
+    assert len(set(found)) == 501
+    assert found[0] == "certain write/read fill@8000/A copy@8001/B p0[0:64] x201"
+    assert found[-1] == "certain write/read fill@8002/A copy@8003/B q[0:64]"
+
+
 def test_a_trace_that_is_no_trace_is_refused(replay):
     with pytest.raises(AssertionError, match="line 2: free q host: no block q"):
         run(replay, {"it": ["free q host"]})

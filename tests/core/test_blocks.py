@@ -36,7 +36,9 @@ def test_a_block_knows_what_it_is():
     assert block.core is runtime
     assert "1000" in repr(block)
     assert "scratch" in repr(block)
-    assert hex(block.ptr)[2:] not in repr(block)
+    assert f" ptr={block.ptr:#x} " in repr(block)
+    block.free()
+    assert "ptr" not in repr(block)
 
 
 @pytest.mark.promise(4, 6)

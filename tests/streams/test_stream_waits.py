@@ -341,6 +341,39 @@ def test_each_thread_and_each_task_has_its_own():
     assert seen == [None, True, True]
 
 
+def test_async_with_is_with():
+    """The stream is current in the task, and nothing waits; it is left where it was entered."""
+    runtime = DeviceRuntime()
+    one, two, third = (runtime.acquire_stream() for _ in range(3))
+
+    async def enter(stream: Stream) -> None:
+        seen: list[object] = []
+        async with stream as entered, third:
+            assert entered is stream
+            await asyncio.sleep(0)
+            seen.append(current_stream() is third)
+        seen.append(current_stream())
+        async with stream:
+            await asyncio.sleep(0)
+            seen.append(current_stream() is stream)
+            with pytest.raises(StreamMisuseError, match="is not the current stream of this thread or task"):
+                await third.__aexit__(None, None, None)
+        with pytest.raises(ValueError, match="inside"):
+            async with stream:
+                raise ValueError("inside")
+        assert seen == [True, None, True]
+
+    async def both() -> None:
+        await asyncio.gather(enter(one), enter(two))
+
+    before = runtime.counters()
+    asyncio.run(both())
+    assert current_stream() is None
+    assert runtime.counters() == before
+    with pytest.raises(StreamMisuseError, match="never made"):
+        asyncio.run(Stream.__new__(Stream).__aenter__())
+
+
 def test_a_stream_is_left_where_it_was_entered():
     runtime = DeviceRuntime()
     one, two = runtime.acquire_stream(), runtime.acquire_stream()

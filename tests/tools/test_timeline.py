@@ -314,6 +314,145 @@ def test_wheel_drag_and_keys(page):
     assert page.run("return timeline.drawing.end - timeline.drawing.begin") == pytest.approx((end - begin) / 2)
 
 
+# ---------------------------------------------------------------------------------------------- under the pointer
+def pointed_at(page, canvas, x, y):
+    """What the page says of a place, without a click."""
+    page.point(canvas, x, y).perform()
+    page.drawn()
+    page.drawn()
+    return page.text("hover").splitlines()
+
+
+def test_what_is_under_the_pointer_is_said(page, lines):
+    wrote = numbers(lines, "use", stream=lines.names[1])[0]
+    said = pointed_at(page, "lanes", *[place - by for place, by in zip(magnified(page, wrote), (1, 3), strict=True)])
+    assert said[0] == f"a launch on stream {lines.names[1]}"
+    assert said[1].startswith("at ")
+    assert sorted(line.split(" (")[0] for line in said[2:]) == ["read step", "write kept"]
+
+    wait = numbers(lines, "wait", stream=lines.names[1])[0]
+    said = pointed_at(page, "lanes", *magnified(page, wait))
+    assert said[0] == f"stream {lines.names[1]} waits for stream {lines.names[0]}"
+    assert said[2].startswith("step (block ")
+
+    said = pointed_at(page, "memory", *magnified_block(page, 1))
+    assert said[0].startswith("step (block ")
+    assert said[1].startswith("16.0 KiB at 0x")
+    assert said[2].startswith("from ")
+    assert said[3].endswith(f"test_timeline.py:{lines.allocated}")
+    assert pointed_at(page, "memory", *magnified_block(page, 4))[0].startswith(INJECTED)
+    assert page.run("return document.images.length") == 0
+
+    x, _ = magnified_block(page, 1)
+    said = pointed_at(page, "memory", x, page.run("return timeline.drawing.areas.bytes.top + 3"))
+    assert said[1:] == ["80.0 KiB live", "kept: 64.0 KiB", "step: 16.0 KiB"]
+    assert pointed_at(page, "axis", 300, 5) == [page.run("return time_text(timeline.drawing.time(300))")]
+    assert pointed_at(page, "lanes", 20, 5) == []       # a name
+    assert page.text("story").startswith("The whole history")
+
+
+def test_bytes_have_a_scale(page):
+    assert page.run("return timeline.drawing.ticks") == [32768, 65536]              # of 80 KiB
+    found = page.run("""
+        return [0, 1, 3, 4, 5, 1000, 5 * 2 ** 30].map((most) => {
+            const context = timeline.drawing.memory.getContext("2d");
+            timeline.drawing.draw_scale(context, most, 100, 0);
+            return timeline.drawing.ticks.length;
+        });""")
+    assert found == [0, 0, 2, 3, 2, 3, 2]
+
+
+def test_the_margins_are_no_part_of_the_time(page):
+    end = page.run("return time_text(timeline.model.end)")
+    assert page.text("range") == end
+    page.run("timeline.move(-timeline.model.end)")      # as far as it goes
+    page.drawn()
+    at_left = page.run("return time_text(Math.min(timeline.drawing.end, timeline.model.end))")
+    assert page.text("range") == f"{at_left} of {end}"
+    page.driver.find_element("tag name", "body").send_keys("0+")
+    page.drawn()
+    seen = page.run("return timeline.drawing.end - timeline.drawing.begin")
+    assert page.text("range") == f"{page.run('return time_text(arguments[0])', seen)} of {end}"
+    assert seen < page.run("return timeline.model.end")
+
+
+def test_keys_are_listed(page):
+    body, keys = (page.driver.find_element(*what) for what in (("tag name", "body"), ("id", "keys")))
+    for key, shown in (("?", True), ("?", False), ("?", True), ("\ue00c", False)):
+        body.send_keys(key)
+        page.drawn()
+        assert keys.is_displayed() is shown
+    page.driver.find_element("id", "help").click()
+    page.drawn()
+    assert "Enter: the next one" in page.text("keys")
+    page.driver.find_element("id", "help").click()
+
+
+def test_waits_without_a_time_are_listed_by_what_they_cover_without_need(page):
+    assert "How long waits took was not recorded" in page.text("story")
+    worst, = page.driver.find_elements("css selector", "ol.waits li")
+    assert worst.text.splitlines()[0] == "2 launchesStream 3 waits for stream 1"
+    worst.find_element("tag name", "a").click()
+    page.drawn()
+    assert "Longer than needed: the fence covers 2 later launches of stream 1." in page.text("story")
+
+
+def test_the_longest_waits_are_listed(window, four, tmp_path):
+    x = four()
+    with record_history(timing=True) as recording:
+        blocks = [x.runtime.allocate(512, x.S) for _ in range(14)]
+        for block in blocks:
+            x.use(x.S, (block, WRITE))
+            x.use(x.T, (block, READ))
+        for block in blocks:
+            block.free()
+        x.runtime.reap_pending()
+    (tmp_path / "a.html").write_text(timeline.page(recording.history()))
+    window.open(tmp_path / "a.html")
+    took = window.run("""
+        const {model, events} = timeline;
+        return [...model.wait_of.keys()].filter((event) => events.is(event, "wait") && events.size(event))
+            .map((event) => events.size(event) - 1)""")
+    assert len(took) >= 14
+    lines = window.driver.find_elements("css selector", "ol.waits li time")
+    wanted = window.run("return arguments[0].map(time_text)", sorted(took, reverse=True)[:10])
+    assert [line.text for line in lines] == wanted
+    window.driver.find_elements("css selector", "ol.waits li a")[0].click()
+    window.drawn()
+    assert f"held up the stream for\n{wanted[0]}" in window.text("story")
+    assert window.errors() == []
+
+
+def test_of_many_waits_the_arrows_of_a_block_are_drawn(window, four, tmp_path):
+    x = four()
+    with record_history() as recording:
+        blocks = [x.runtime.allocate(4096, x.S, tag=f"tag {number}") for number in range(3)]
+        for _ in range(30):
+            for block in blocks:
+                x.use(x.S, (block, WRITE))
+                x.use(x.T, (block, READ))
+        for block in blocks:
+            block.free()
+    (tmp_path / "a.html").write_text(timeline.page(recording.history()))
+    window.open(tmp_path / "a.html")
+    assert "many waits" in window.text("range")
+    assert window.run("return timeline.drawing.arrows") == 0
+    said = pointed_at(window, "memory", *magnified_block(window, 1))
+    assert said[0].startswith("tag 1 ")
+    needed = window.run("""
+        const {model, events, drawing} = timeline, [block] = drawing.pointed;
+        return [...model.wait_of.values()].filter((wait) => wait.source !== NO_EVENT && wait.needs.some(
+            (need) => events.block(need) === block)).length""")
+    assert window.run("return timeline.drawing.arrows") == needed >= 30
+    pointed_at(window, "axis", 300, 5)
+    assert window.run("return timeline.drawing.arrows") == 0
+    middle = window.run("return timeline.events.times[Math.floor(timeline.events.count / 2)]")
+    window.run("timeline.drawing.show(arguments[0] - 500, arguments[0] + 500), timeline.draw()", middle)
+    window.drawn()
+    assert "many waits" not in window.text("range")     # and those that are left have their arrows
+    assert window.errors() == []
+
+
 def test_what_was_dropped_is_said(window, tmp_path):
     path = tmp_path / "a.xlog"
     lines = scene(path)

@@ -7,9 +7,10 @@ anywhere in it).  So every line with such a text that xlogmem prints or logs pas
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["encodable", "json_line", "parsed_json", "printable", "shown"]
+__all__ = ["as_html", "encodable", "json_line", "parsed_json", "printable", "shown"]
 
 
 def printable(text: str) -> str:
@@ -25,6 +26,17 @@ def printable(text: str) -> str:
 def shown(tag: str | None) -> str:
     """The text of a tag in messages and tables; None: there is no tag."""
     return printable(repr(tag)) if tag is not None else "without a tag"
+
+
+def as_html(title: str, *tables: tuple[Sequence[str], Iterable[Iterable[object]]]) -> str:
+    """A title, and tables of headings and rows, for a notebook."""
+    import html
+
+    def row(cells: Iterable[object], tag: str) -> str:
+        return f"<tr>{''.join(f'<{tag}>{html.escape(str(cell))}</{tag}>' for cell in cells)}</tr>"
+
+    return f"<p>{html.escape(title)}</p>" + "".join(
+        f"<table>{row(names, 'th')}{''.join(row(cells, 'td') for cells in rows)}</table>" for names, rows in tables)
 
 
 def encodable(text: str) -> str:

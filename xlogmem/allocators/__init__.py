@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, cast
 
 from xlogmem._driver import ProcessLock, is_simulated, no_driver
 from xlogmem.errors import DriverNotFoundError
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from xlogmem.resources.options import Options
 
 __all__ = ["disable", "enable"]
+
+Library: TypeAlias = Literal["cupy", "torch", "numba", "cuda.core", "rmm"]
 
 # In this order: a runtime on RMM's resource becomes the process's own only before there is another one, and PyTorch
 # cannot be disabled, so nothing that may fail comes after it.
@@ -61,7 +63,7 @@ _enabled: dict[str, Neighbour] = {}         # by name; the module of RMM for a l
 _lock = ProcessLock()
 
 
-def enable(*names: str, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None,
+def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None,
            policy: str | None = None, pool_allocator: bool = False,
            initial_pool_size: int | str | float | None = None, maximum_pool_size: int | str | float | None = None,
            limit: int | str | float | None = None, statistics: bool = False, log: Any | None = None,
@@ -193,7 +195,7 @@ def enabled_libraries() -> set[str]:
     return set(_enabled)
 
 
-def disable(*names: str) -> None:
+def disable(*names: Library) -> None:
     """Restore the allocators from before `enable`, of all libraries or of some.
 
     Memory that was allocated meanwhile stays tracked until it is freed.  If other code has replaced the allocator, that

@@ -6,6 +6,7 @@ cimport cython
 
 from libc.stdint cimport uint8_t
 
+from xlogmem._base.signatures import Signed
 from xlogmem.errors import StreamMisuseError, UseAfterFreeError
 from xlogmem._base.cpp cimport vector
 from xlogmem._core cimport FREED, LIVE, READ, READ_WRITE, RETIRED, Entry, is_still_locked, look_at_block, wait_for_block
@@ -57,6 +58,8 @@ cdef class BlockId:
     device_id : int
         The device.
     """
+
+    __signature__ = Signed("")
 
     def __init__(self):
         raise TypeError("block identities are taken from blocks: use block.id or runtime.find_block(ptr)")
@@ -113,6 +116,8 @@ cdef class DeviceBlock:
     Thread-safe.  A block of no bytes is passed like others and orders nothing.  A finalizer makes no driver call: the
     free is queued by the next call to the runtime, or by `DeviceRuntime.reap_pending`.
     """
+
+    __signature__ = Signed("")
 
     def __init__(self):
         raise TypeError("blocks are made by DeviceRuntime.allocate()")
@@ -280,7 +285,8 @@ cdef class DeviceBlock:
     def __repr__(self):
         if self.block == NULL:
             return "<DeviceBlock that was never allocated>"
-        return (f"<DeviceBlock generation={self.generation} nbytes={self.nbytes} "
+        where = f" ptr={self.ptr:#x}" if self.state is BlockState.LIVE else ""
+        return (f"<DeviceBlock generation={self.generation}{where} nbytes={self.nbytes} "
                 f"stream={self.stream.id if self.stream is not None else None}"
                 f"{f' tag={self.tag}' if self.tag else ''} {self.state.value}>")
 
@@ -322,6 +328,8 @@ cdef bint handle_is_ready(DeviceBlock block) except -1:
 
 cdef class BlockView:
     """A part of a block; `Buffer` is one."""
+
+    __signature__ = Signed("")
 
     def __init__(self):
         raise TypeError("views are made by xlogmem itself")

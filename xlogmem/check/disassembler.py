@@ -10,8 +10,10 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["find", "listing", "listings"]
@@ -73,10 +75,20 @@ def listings(codes: Sequence[tuple[bytes, int]]) -> list[str | None]:
     at_once = os.cpu_count() or 1
     with tempfile.TemporaryDirectory(prefix="xlogmem-") as folder:
         for first in range(0, len(codes) if program else 0, at_once):
+            show_progress(first, len(codes))
             running = [Run(program, code, Path(folder, str(number)))
                        for number, code in enumerate(codes[first:first + at_once], first)]
             made += [run.listing() for run in running]
+        show_progress(len(made), len(made))
     return made or [None] * len(codes)
+
+
+def show_progress(done: int, count: int) -> None:
+    """Write on a terminal how far it is, in a line that the next one replaces; the last one is empty."""
+    with suppress(OSError, ValueError):                 # a terminal that is gone, or closed by the program
+        if sys.stderr is not None and sys.stderr.isatty():
+            so_far = f"xlogmem check: reading the code of kernels, {done} of {count}" if done < count else ""
+            print(f"\r\x1b[K{so_far}", end="", file=sys.stderr, flush=True)
 
 
 def listing(code: bytes, sm: int) -> str | None:

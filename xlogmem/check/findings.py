@@ -1,14 +1,14 @@
 """Findings as records, with their places in the program."""
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from xlogmem.check.frames import Frame, place_in
 from xlogmem.check.sites import frames_at
 
-__all__ = ["Access", "Finding", "Stream", "Wait", "merged", "resolved"]
+__all__ = ["Access", "Finding", "Stream", "Wait", "by_places", "joined", "merged", "resolved"]
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,8 @@ class Finding:
     `kind` is race, use-after-free, stale-graph, dead-stream or dead-event; `pair` the two roles, as in write/read.
     `of_driver`: the pair is wrong on the driver's pool alone, which the check has put in the place of a library's.
     `begin` and `end` bound the bytes that both may touch, `block_begin` and `block_end` the block, `tag` is its name.
-    `wait` is a wait that does not order the two, if there is one.  `count` is how often these two places met.
+    `wait` is a wait that does not order the two, if there is one.  `count` is how often these two places met in memory
+    that was allocated in that place.
     """
 
     kind: str
@@ -115,8 +116,13 @@ class Finding:
     @property
     def places(self) -> tuple[object, ...]:
         """Key of a finding: findings of several processes are one if their keys are equal."""
-        return (self.kind, self.pair, self.certain, self.first.place, self.first.captured_place, self.first.name,
-                self.second.place, self.second.captured_place, self.second.name)
+        return (self.kind, self.pair, self.certain, self.first.name, self.second.name, place_in(self.allocated),
+                *self.lines)
+
+    @property
+    def lines(self) -> tuple[Frame | None, ...]:
+        """The two places in the program, each with the one where it was captured for a graph."""
+        return (self.first.place, self.first.captured_place, self.second.place, self.second.captured_place)
 
 
 def stack_of(number: int) -> tuple[Frame, ...]:
@@ -159,7 +165,7 @@ def from_json(record: dict[str, Any]) -> Finding:
         return None if one is None else Wait(one["why"], stream(one["stream"]), stack(one["stack"]),
                                              stack(one["recorded"]))
 
-    made = {name: value for name, value in record.items() if name not in ("text", "repair")}
+    made = {name: value for name, value in record.items() if name not in ("text", "repair", "entry")}
     return Finding(**{**made, "first": access(record["first"]), "second": access(record["second"]),
                       "allocated": stack(record["allocated"]), "freed": stack(record["freed"]),
                       "wait": wait(record["wait"])})
@@ -167,15 +173,25 @@ def from_json(record: dict[str, Any]) -> Finding:
 
 def merged(documents: list[dict[str, Any]]) -> list[Finding]:
     """Merge the findings of all processes: those of the same places become one, and certain findings come first."""
+    return joined(replace(from_json(record), processes=[document["process"]])
+                  for document in documents for record in document["findings"])
+
+
+def joined(findings: Iterable[Finding]) -> list[Finding]:
+    """Those of the same places become one, and certain findings come first."""
     found: dict[tuple[object, ...], Finding] = {}
-    for document in documents:
-        for record in document["findings"]:
-            one = from_json(record)
-            known = found.get(one.places)
-            if known is None:
-                found[one.places] = one
-                one.processes.append(document["process"])
-            else:
-                found[one.places] = replace(known, count=known.count + one.count)
-                known.processes.append(document["process"])
+    for one in findings:
+        known = found.get(one.places)
+        found[one.places] = one if known is None else replace(
+            known, count=known.count + one.count, processes=list(dict.fromkeys([*known.processes, *one.processes])))
     return sorted(found.values(), key=lambda one: not one.certain)
+
+
+def by_places(findings: Iterable[Finding]) -> list[list[Finding]]:
+    """Findings at the same two places of the program together, the certain ones first.  Where one is not known, each is
+    alone."""
+    found: dict[object, list[Finding]] = {}
+    for one in sorted(findings, key=lambda one: not one.certain):
+        known = one.first.place is not None and one.second.place is not None
+        found.setdefault(one.lines if known else id(one), []).append(one)
+    return list(found.values())

@@ -62,6 +62,9 @@ class ignore:                                           # as Python's own contex
             raise ValueError("a reason is required")
         self.reason = reason
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.reason!r})"
+
     def __enter__(self) -> None:
         frame = sys._getframe(1)
         while frame.f_code.co_filename == contextlib.__file__ and frame.f_back:    # of an ExitStack

@@ -42,6 +42,10 @@ class Launch:
         places = [record.parameters[i] for i in range(record.count)]
         self.parameters: list[bytes] = [space[place.offset:place.offset + place.size] for place in places]
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.name}, grid={self.grid}, block={self.block}, " \
+               f"{len(self.parameters)} parameters>"
+
     def value(self, index: int, offset: int = 0, size: int | None = None) -> int:
         """Return a parameter as a number, or so many bytes of the parameter from `offset` on."""
         return int.from_bytes(self.parameters[index][offset:None if size is None else offset + size], "little")

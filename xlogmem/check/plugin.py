@@ -7,8 +7,8 @@ import pytest
 
 from xlogmem._base.texts import printable
 from xlogmem.check import ignored, start
-from xlogmem.check.findings import Finding
-from xlogmem.check.report import as_text, summary
+from xlogmem.check.findings import Finding, by_places, joined
+from xlogmem.check.report import as_entry, summary
 
 __all__ = ["Checks"]
 
@@ -30,6 +30,7 @@ class Checks:
         found, count = ignored.left_out(start.found(self.front_end.report()))
         self.left_out += count
         self.front_end.clear()
+        found = joined(found)
         self.total += found
         return found
 
@@ -46,7 +47,7 @@ class Checks:
             return report
         found = self.taken()
         if found:
-            text = "\n\n".join(as_text(one) for one in found)
+            text = "\n\n".join(map(as_entry, by_places(found)))
             report.sections.append(("xlogmem check", text))
             wanted = "no_races" in getattr(item, "fixturenames", ()) or item.config.getoption("--races") == "fail"
             if wanted and report.passed and any(one.certain for one in found):

@@ -1,17 +1,17 @@
 """The report of a check, as text and as SARIF."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import xlogmem
 from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
-from xlogmem.check.findings import Finding
+from xlogmem.check.findings import Finding, by_places
 from xlogmem.check.frames import Frame, is_of_program, place_in
 
-__all__ = ["as_json", "as_sarif", "as_text", "repair_of", "summary"]
+__all__ = ["as_entry", "as_json", "as_sarif", "as_text", "repair_of", "summary"]
 
 CAUSES = {
     "write/read": "the read may see what was there before the write",
@@ -28,6 +28,7 @@ CAUSES = {
     "free/reuse": "its next owner may have the memory before it is freed",
 }
 DESTROYED = {"dead-stream": "stream", "dead-event": "event"}
+MOST = 8                                    # further findings of an entry that are named
 # The library's own pool orders less, but work that it does not order does no harm here.
 OF_DRIVER = "this is wrong on the driver's pool alone, which the check has put in the place of the library's own"
 
@@ -85,11 +86,58 @@ def line_of(title: str, frame: Frame | None, what: str) -> list[str]:
 
 def as_text(finding: Finding) -> str:
     """Format a finding as a paragraph."""
-    if finding.kind in DESTROYED:
-        return as_lines(destroyed_lines(finding), finding)
+    return as_entry([finding])
+
+
+def as_entry(findings: Sequence[Finding]) -> str:
+    """Format the findings of two places as a paragraph: the first one, and what differs in the others."""
+    finding = findings[0]
+    lines = destroyed_lines(finding) if finding.kind in DESTROYED else lines_of(finding)
+    repair = repair_of(finding)
+    if repair:
+        lines.append(f"  {'repair':8}{repair}")
+    for one in findings[1:MOST + 1]:
+        lines.append(f"  {'also':8}{also(one, finding)}{f', {one.count} times' if one.count > 1 else ''}")
+        other = repair_of(one)
+        if other and other != repair:
+            lines.append(f"{'':10}repair: {other}")
+    if len(findings) > MOST + 1:
+        lines.append(f"  {'also':8}{len(findings) - MOST - 1} more findings at these two places")
+    count = sum(one.count for one in findings)
+    if count > 1:
+        allocations = len({place_in(one.allocated) for one in findings})
+        lines.append(f"  {count} times{f', in memory of {allocations} allocations' if allocations > 1 else ''}")
+    return "\n".join(map(printable, lines))
+
+
+def also(one: Finding, lead: Finding) -> str:
+    """What differs in a further finding at the same two places."""
+    same = (one.certain, title_of(one), one.first.name, one.second.name)
+    memory = sized(one) + allocated_and_freed(one)
+    if same == (lead.certain, title_of(lead), lead.first.name, lead.second.name):
+        return memory or f"on {one.second.stream}"
+    what = f"{'CERTAIN' if one.certain else 'POSSIBLE'} {title_of(one)}: {one.first.name}, then {one.second.name}"
+    return f"{what}, on {memory}" if memory else what
+
+
+def title_of(finding: Finding) -> str:
+    return finding.pair if finding.kind == "race" else finding.kind
+
+
+def sized(finding: Finding) -> str:
+    """The memory, with its tag; empty where there is none."""
+    size = finding.block_end - finding.block_begin
+    return (format_bytes(size) + (f' "{finding.tag}"' if finding.tag else "")) if size else ""
+
+
+def allocated_and_freed(finding: Finding) -> str:
+    return "".join(f", {what} at {place_of(stack)}" for what, stack in
+                   (("allocated", finding.allocated), ("freed", finding.freed)) if stack)
+
+
+def lines_of(finding: Finding) -> list[str]:
     cause = CAUSES.get(finding.pair) if finding.kind == "race" else None
-    title = finding.pair if finding.kind == "race" else finding.kind
-    lines = [f"{'CERTAIN' if finding.certain else 'POSSIBLE'} {title}{f': {cause}' if cause else ''}"]
+    lines = [f"{'CERTAIN' if finding.certain else 'POSSIBLE'} {title_of(finding)}{f': {cause}' if cause else ''}"]
     for name, access in (("first", finding.first), ("then", finding.second)):
         by = "by" if access.stream.kind == "host" else "on"
         graph = ", in a graph" if access.captured else ""
@@ -97,17 +145,13 @@ def as_text(finding: Finding) -> str:
         if access.captured:
             lines += line_of("", access.captured_place, "captured there")
     lines += wait_lines(finding)
-    size = finding.block_end - finding.block_begin
-    tag = f' "{finding.tag}"' if finding.tag else ""
-    if size:
-        lines.append(f"  {'memory':8}{format_bytes(size)}{tag} at {finding.block_begin:#x}"
-                     + "".join(f", {what} at {place_of(stack)}" for what, stack in
-                               (("allocated", finding.allocated), ("freed", finding.freed)) if stack))
+    if memory := sized(finding):
+        lines.append(f"  {'memory':8}{memory} at {finding.block_begin:#x}{allocated_and_freed(finding)}")
     if finding.of_driver:
         why = "the memory had no owner before" if finding.first.role == "alloc" else (
             "the stream comes after that before the pool hands the memory out again")
         lines.append(f"  {'pool':8}{OF_DRIVER}: {why}")
-    return as_lines(lines, finding)
+    return lines
 
 
 def destroyed_lines(finding: Finding) -> list[str]:
@@ -123,15 +167,6 @@ def destroyed_lines(finding: Finding) -> list[str]:
     return lines + line_of("then", second.place, f"{second.name} with its handle")
 
 
-def as_lines(lines: list[str], finding: Finding) -> str:
-    repair = repair_of(finding)
-    if repair:
-        lines.append(f"  {'repair':8}{repair}")
-    if finding.count > 1:
-        lines.append(f"  {finding.count} times")
-    return "\n".join(map(printable, lines))
-
-
 def place_of(stack: tuple[Frame, ...]) -> str:
     return str(place_in(stack) or "no line of Python")
 
@@ -140,13 +175,18 @@ def summary(findings: Iterable[Finding], suppressed: int) -> str:
     found = list(findings)
     certain = sum(one.certain for one in found)
     text = f"{certain} certain, {len(found) - certain} possible"
-    return text + (f", {suppressed} suppressed" if suppressed else "")
+    if suppressed:
+        text += f", {suppressed} suppressed"
+    if len(found) > 1:
+        places = len(by_places(found))
+        text += f", at {places} place{'s' if places > 1 else ''}"
+    return text
 
 
 def as_json(findings: Iterable[Finding]) -> dict[str, Any]:
     """Format findings for other programs.  `format` is raised where a field that was there is not any more."""
-    return {"format": 1, "findings": [one.as_json() | {"text": as_text(one), "repair": repair_of(one)}
-                                      for one in findings]}
+    return {"format": 1, "findings": [one.as_json() | {"text": as_text(one), "repair": repair_of(one), "entry": number}
+                                      for number, entry in enumerate(by_places(findings), 1) for one in entry]}
 
 
 def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
@@ -157,21 +197,18 @@ def as_sarif(findings: Iterable[Finding]) -> dict[str, Any]:
         return [{"physicalLocation": {"artifactLocation": {"uri": quote(str(frame).rsplit(":", 1)[0])},
                                       "region": {"startLine": frame.line}}}]
 
-    def rule_of(one: Finding) -> str:
-        return one.pair if one.kind == "race" else one.kind
-
-    findings = list(findings)
+    entries = by_places(findings)
     rules = [{"id": rule, "shortDescription": {"text": CAUSES.get(rule, rule)}}
-             for rule in sorted({rule_of(one) for one in findings})]
-    results = [{"ruleId": rule_of(one), "level": "error" if one.certain else "note",
-                "message": {"text": as_text(one)}, "locations": location(one.second.place),
+             for rule in sorted({title_of(one) for one, *_ in entries})]
+    results = [{"ruleId": title_of(one), "level": "error" if one.certain else "note",
+                "message": {"text": as_entry([one, *others])}, "locations": location(one.second.place),
                 "relatedLocations": [
                     {"id": number, "message": {"text": text}, **place}
                     for number, (text, frame) in enumerate((("first", one.first.place),
                                                             ("first, captured", one.first.captured_place),
                                                             ("then, captured", one.second.captured_place),
                                                             ("wait", one.wait_place)), 1)
-                    for place in location(frame)]} for one in findings]
+                    for place in location(frame)]} for one, *others in entries]
     return {"$schema": "https://json.schemastore.org/sarif-2.1.0.json", "version": "2.1.0",
             "runs": [{"tool": {"driver": {"name": "xlogmem check", "version": xlogmem.__version__, "rules": rules}},
                       "results": results}]}

@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import textwrap
 
 import click
 
 from xlogmem._base.texts import printable
 from xlogmem.check import audit, outputs, report, suppressions
 from xlogmem.check import command as runner
+from xlogmem.check.findings import by_places
 from xlogmem.commands.programs import program
 
 __all__ = ["check"]
@@ -49,11 +52,10 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         raise click.UsageError(printable(str(error))) from error
     findings, suppressed = suppressions.applied(known, outcome.findings)
     suppressed += outcome.left_out
-    for finding in findings:
-        if finding.certain or possible or strict:
-            show(report.as_text(finding))
+    for entry in by_places(one for one in findings if one.certain or possible or strict):
+        show(report.as_entry(entry))
     for omission in outcome.omissions:
-        click.echo(audit.as_text(omission) + "\n", err=True)
+        show(audit.as_text(omission))
     for one in known:
         if not one.used and not one.ships:
             say(f"nothing fits the suppression {one.patterns} ({one.reason})")
@@ -83,17 +85,30 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         sys.exit(runner.WRONG_USAGE)
 
 
-COLOURS = {"CERTAIN": "red", "POSSIBLE": "yellow", "  repair": "green"}
+COLOURS = {"CERTAIN": "red", "AUDIT": "yellow", "POSSIBLE": "yellow", "  repair": "green"}
 
 
 def show(text: str) -> None:
     """Print a finding; on a terminal in colour, unless NO_COLOR is set (https://no-color.org)."""
     lines = []
-    for line in text.splitlines():
+    for line in fitted(text):
         word = next((word for word in COLOURS if line.startswith(word + " ")), "")
         lines.append(click.style(word, fg=COLOURS[word], bold=True) + line[len(word):] if word else line)
     click.echo("\n".join([*lines, ""]), err=True, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def say(text: str) -> None:
-    click.echo(printable(f"xlogmem check: {text}"), err=True)
+    for line in fitted(printable(f"xlogmem check: {text}")):
+        click.echo(printable(line), err=True)
+
+
+def fitted(text: str) -> list[str]:
+    """The lines of a text; on a terminal broken between words, and indented as what they go on with."""
+    lines = text.splitlines()
+    if not sys.stderr.isatty():
+        return lines
+    width = shutil.get_terminal_size().columns
+    indents = [len(line) - len(line.lstrip()) for line in lines]
+    return [printable(part) for line, indent in zip(lines, indents, strict=True)
+            for part in textwrap.wrap(line, width, subsequent_indent=" " * (10 if indent == 2 else indent + 4),
+                                      break_long_words=False, break_on_hyphens=False) or [line]]

@@ -12,11 +12,10 @@ from importlib.metadata import entry_points, version
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 import xlogmem
 from xlogmem import _driver
+from xlogmem._base.screens import Table, console
 from xlogmem._base.texts import printable
 from xlogmem.commands.check import check
 from xlogmem.commands.demo import demo
@@ -94,10 +93,10 @@ def info(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(facts))
         return
-    table = Table(show_header=False, box=None)
+    table = Table("", "", left=(0, 1))
     for name, value in facts.items():
-        table.add_row(name, ", ".join(value) if isinstance(value, list) else str(value))
-    Console().print(table)
+        table.add(name, ", ".join(value) if isinstance(value, list) else str(value))
+    console().print(table)
 
 
 main.add_command(check)

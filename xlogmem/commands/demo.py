@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
+from xlogmem._base.screens import Table, console, progress
 from xlogmem._base.texts import printable
 from xlogmem.commands.start import start_driver
 from xlogmem.errors import XlogmemError
@@ -39,16 +39,23 @@ def demo(rounds: int, policy: str | None, as_json: bool, history: str | None) ->
 
     try:
         pipeline = Demo(rounds, policy)
-        with recorded(history, "without"):
-            without = pipeline.run(protected=False)
-        with recorded(history, "with"):
-            protected = pipeline.run(protected=True)
+        with progress("run", disable=as_json) as bar:
+            task = bar.add_task("rounds", total=2 * rounds, run="without")
+
+            def advance(count: int) -> None:
+                bar.update(task, advance=count)
+
+            with recorded(history, "without"):
+                without = pipeline.run(protected=False, advance=advance)
+            bar.update(task, run="with xlogmem.use")
+            with recorded(history, "with"):
+                protected = pipeline.run(protected=True, advance=advance)
     except (XlogmemError, OSError) as error:
         raise click.ClickException(printable(str(error))) from error
     if as_json:
         click.echo(json.dumps(figures(pipeline, without, protected)))
     else:
-        Console().print(table_of(pipeline, without, protected))
+        console().print(table_of(pipeline, without, protected))
     if protected.corrupted or protected.races:
         raise SystemExit(1)
 
@@ -77,13 +84,12 @@ def figures(pipeline: Demo, without: Outcome, protected: Outcome) -> dict[str, A
 
 
 def table_of(pipeline: Demo, without: Outcome, protected: Outcome) -> Table:
-    table = Table(title=f"{pipeline.rounds} rounds of produce, consume, free and reuse on two streams of "
+    table = Table("", "rounds corrupted", "races reported", "events recorded", "stream waits", "host ns per use",
+                  title=f"{pipeline.rounds} rounds of produce, consume, free and reuse on two streams of "
                         f"{pipeline.device}")
-    for heading in ("", "rounds corrupted", "races reported", "events recorded", "stream waits", "host ns per use"):
-        table.add_column(heading, justify="left" if not heading else "right")
     for name, outcome in (("without xlogmem.use", without), (f"with it ({pipeline.policy})", protected)):
-        table.add_row(name, f"[{'red' if outcome.corrupted else 'green'}]{outcome.corrupted}[/]",
-                      "–" if outcome.races is None else str(outcome.races),
-                      str(outcome.records), str(outcome.waits),
-                      "–" if outcome.host_ns_per_use is None else f"{outcome.host_ns_per_use:.0f}")
+        table.add(name, Text(f"{outcome.corrupted}", style="red" if outcome.corrupted else "green"),
+                  "–" if outcome.races is None else str(outcome.races),
+                  str(outcome.records), str(outcome.waits),
+                  "–" if outcome.host_ns_per_use is None else f"{outcome.host_ns_per_use:.0f}")
     return table

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -61,17 +62,18 @@ class Demo:
         self.device = device_name(device_id)
         self.policy = self.runtime.policy
 
-    def run(self, protected: bool) -> Outcome:
-        """Run all rounds, with `use` around every launch or without."""
+    def run(self, protected: bool, advance: Callable[[int], None] = lambda _: None) -> Outcome:
+        """Run all rounds, with `use` around every launch or without; `advance` gets numbers of rounds that are done.
+        """
         context = check(cuda.cuDevicePrimaryCtxRetain(check(cuda.cuDeviceGet(self.runtime.device_id))))
         check(cuda.cuCtxPushCurrent(context))
         try:
-            return self._run(protected)
+            return self._run(protected, advance)
         finally:
             check(cuda.cuCtxPopCurrent())
             check(cuda.cuDevicePrimaryCtxRelease(check(cuda.cuDeviceGet(self.runtime.device_id))))
 
-    def _run(self, protected: bool) -> Outcome:
+    def _run(self, protected: bool, advance: Callable[[int], None]) -> Outcome:
         simulator = self._fresh_simulator()
         pipeline = _Pipeline(self.runtime, self.rounds, protected)
         before = self.runtime.counters()
@@ -80,6 +82,7 @@ class Demo:
             pipeline.round(number)
             if number % AT_ONCE == AT_ONCE - 1:
                 check(cuda.cuCtxSynchronize())
+                advance(AT_ONCE)
         check(cuda.cuCtxSynchronize())
         seconds = time.perf_counter() - started
         after = self.runtime.counters()

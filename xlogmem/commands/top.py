@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
+from xlogmem._base.screens import console
 from xlogmem._base.texts import printable
 from xlogmem.commands.programs import program
 from xlogmem.observe.live.reading import LiveError
@@ -37,13 +38,13 @@ def top(pid: int | None, interval: float, once: bool, as_json: bool, command: tu
         if as_json:
             watch(pid, words, JsonLines(), interval, once, None)
         elif once:
-            watch(pid, words, Texts(Console()), interval, once, None)
+            watch(pid, words, Texts(console()), interval, once, None)
         elif sys.stderr.isatty():
-            console = Console(stderr=True)
-            with Live(console=console, auto_refresh=False) as live:
-                watch(pid, words, Screen(live), interval, once, console)
+            above = console(stderr=True)
+            with Live(console=above, auto_refresh=False) as live:
+                watch(pid, words, Screen(live), interval, once, above)
         else:
-            watch(pid, words, Texts(Console(stderr=True)), interval, once, Console(stderr=True))
+            watch(pid, words, Texts(console(stderr=True)), interval, once, console(stderr=True))
     except LiveError as error:
         raise click.ClickException(printable(str(error))) from error
     except OSError as error:

@@ -1,13 +1,11 @@
 """``xlogmem trace``."""
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from xlogmem._base.screens import Table, console
 from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
 from xlogmem.observe.history import perfetto, timeline, torch
@@ -30,7 +28,8 @@ def trace(history: str, html_file: str | None, perfetto_file: str | None, torch_
     FILE is written by `xlogmem.record_history`.  Without an option a summary table is printed.
     """
     try:
-        events = read(history)
+        with console(stderr=True).status(printable(f"reading {history}")):
+            events = read(history)
         if html_file:
             save(html_file, timeline.page(events, Path(history).name).encode(), "open it in a browser")
         if perfetto_file:
@@ -40,7 +39,7 @@ def trace(history: str, html_file: str | None, perfetto_file: str | None, torch_
     except (HistoryError, OSError) as error:
         raise click.ClickException(printable(str(error))) from error
     if not (html_file or perfetto_file or torch_file):
-        Console().print(table_of(events))
+        console().print(table_of(events))
     if events.dropped:
         click.echo(f"xlogmem trace: the {events.dropped:,} oldest events are missing: there was no room (max_events)",
                    err=True)
@@ -53,10 +52,7 @@ def save(file: str, content: bytes, advice: str) -> None:
 
 def table_of(history: History) -> Table:
     """Return a table with the number of events of each kind."""
-    counted = Counter(event.kind for event in history)
-    table = Table(title=f"{len(history):,} events")
-    table.add_column("event")
-    table.add_column("how many", justify="right")
-    for kind, count in counted.most_common():
-        table.add_row(kind, f"{count:,}")
+    table = Table("event", "how many", title=f"{len(history):,} events")
+    for kind, count in history.counted().most_common():
+        table.add(kind, f"{count:,}")
     return table

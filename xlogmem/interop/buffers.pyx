@@ -21,6 +21,7 @@ import itertools
 
 cimport cython
 
+from xlogmem._base.signatures import Signed
 from xlogmem.blocks import Access, set_interface_maker
 from xlogmem._core cimport WAIT_OR_COUNT, WRITE
 from xlogmem._foreign.dltensor cimport CUDA
@@ -57,6 +58,8 @@ cdef class Buffer(ArrayView):
     that access the memory raise `StaleBufferError` once access is not allowed any more; methods that describe the
     buffer still work.  Thread-safe.  `pointer` gives the address together with a use, `ptr` gives the address alone.
     """
+
+    __signature__ = Signed("")
 
     def __init__(self):
         raise TypeError("buffers are made by DeviceState.empty(), from_dlpack(), from_cuda_array() and from_arrow()")

@@ -31,8 +31,9 @@ from xlogmem.interop.buffers import (
 from xlogmem.launch import forget_peers
 from xlogmem.runtime import DeviceRuntime, existing_runtime, get_runtime, set_runtime
 
-__all__ = ["DeviceState", "Watch", "get_device_state"]
+__all__ = ["DeviceState", "Watch", "asarray", "empty", "from_numpy", "get_device_state"]
 
+HOST = 1                                    # a kind of device in DLPack
 POLL_INTERVAL = 0.05                        # seconds: a loss that is not reported is noticed by polling while waiting
 
 _states: weakref.WeakKeyDictionary[Core, weakref.ref[DeviceState]] = weakref.WeakKeyDictionary()
@@ -286,6 +287,22 @@ class DeviceState:
         return buffer
 
 
+    def asarray(self, array: Any, stream: Any = None) -> Buffer:
+        """See `xlogmem.asarray`."""
+        from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack  # which stands above
+
+        if isinstance(array, Buffer):
+            return array
+        where = getattr(array, "__dlpack_device__", None)
+        if where is not None and where()[0] != HOST:
+            return from_dlpack(array, stream=stream, state=self)
+        if hasattr(array, "__cuda_array_interface__"):
+            return from_cuda_array(array, stream=stream, state=self)
+        if hasattr(array, "__arrow_c_device_array__") and not hasattr(array, "__array__"):
+            return from_arrow(array, stream=stream, state=self)
+        return self.from_numpy(array, stream)
+
+
 class Watch:
     """Follows the epoch of a device state; epochs that pass between two looks are not reported.
 
@@ -298,6 +315,9 @@ class Watch:
     def __init__(self, state: DeviceState) -> None:
         self._state = state
         self.seen = state.epoch
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._state!r}, seen epoch {self.seen}>"
 
     @property
     def changed(self) -> bool:
@@ -327,6 +347,119 @@ def get_device_state(device_id: SupportsIndex = 0) -> DeviceState:
         if state is None:
             state = _own[runtime.device_id] = _state_of(runtime) or DeviceState(runtime)
         return state
+
+
+def empty(shape: SupportsIndex | tuple[SupportsIndex, ...], dtype: Any = "float64", stream: Any = None, *,
+          tag: str | None = None) -> Buffer:
+    """A new buffer on device 0, not initialised, from the process's own runtime.
+
+    Parameters
+    ----------
+    shape : int or tuple of int
+        Zero elements need no memory.
+    dtype : dtype
+        Anything that NumPy takes for one of these dtypes: a name (``"float32"``, ``"f4"``), a type, a dtype.
+    stream : stream, optional
+        Where the memory may be used at once; elsewhere `use` orders it.  The default is the runtime's default stream.
+    tag : str, optional
+        A label for messages and logs.
+
+    Returns
+    -------
+    Buffer
+
+    Raises
+    ------
+    StaleBufferError, OutOfDeviceMemoryError, DriverError, StreamMisuseError
+        See `DeviceState.empty`.
+
+    Notes
+    -----
+    ``get_device_state(n).empty(...)`` makes one on another device.  The host waits for nothing.  Thread-safe.
+
+    Examples
+    --------
+    >>> import xlogmem
+    >>> stream = xlogmem.get_runtime().acquire_stream()
+    >>> x = xlogmem.empty((2, 3), "float32", stream, tag="samples")
+    >>> with xlogmem.use(stream, write=x):
+    ...     pass                                # launch(x.ptr)
+    >>> x.shape
+    (2, 3)
+    """
+    return get_device_state().empty(shape, dtype, stream, tag=tag)
+
+
+def from_numpy(array: Any, stream: Any = None) -> Buffer:
+    """A new buffer on device 0 with the contents of a NumPy array, or of what NumPy makes one of, as a list of numbers.
+
+    Parameters
+    ----------
+    array : array_like
+        In host memory.
+    stream : stream, optional
+        The copy is enqueued there, and the buffer may be used there at once; elsewhere `use` orders it after the copy.
+        The default is the runtime's default stream.
+
+    Returns
+    -------
+    Buffer
+
+    Raises
+    ------
+    StaleBufferError, OutOfDeviceMemoryError, DriverError, StreamMisuseError
+        See `DeviceState.empty`.
+
+    Notes
+    -----
+    The array may be changed when the call returns: the driver has taken a copy of ordinary memory; for page-locked
+    memory the host waits for this stream, and for nothing else.  Thread-safe.
+
+    Examples
+    --------
+    >>> import xlogmem
+    >>> x = xlogmem.from_numpy([1.0, 2.0, 3.0])
+    >>> x.to_numpy()
+    array([1., 2., 3.])
+    """
+    return get_device_state().from_numpy(array, stream)
+
+
+def asarray(array: Any, stream: Any = None) -> Buffer:
+    """A buffer with the contents of an array: its own memory, if that is on a device, else a copy.
+
+    Parameters
+    ----------
+    array : Buffer, array of another library, or array_like
+        A buffer is returned as it is.  An array in device memory is imported and shares the memory: by DLPack
+        (`from_dlpack`), else by the CUDA array interface (`from_cuda_array`) or as an Arrow array (`from_arrow`).
+        Everything else is copied from the host to device 0 (`from_numpy`).
+    stream : stream, optional
+        Where an imported or copied array may be used at once: the stream waits, on the device, for what its library has
+        queued on the array, or has the copy.  Elsewhere `use` orders it.  The default is the runtime's default stream.
+        For a buffer nothing is queued: `use` orders it on every stream.
+
+    Returns
+    -------
+    Buffer
+
+    Raises
+    ------
+    BufferError, TypeError, ValueError, StreamMisuseError, StaleBufferError
+        See these functions.
+
+    Notes
+    -----
+    Thread-safe.
+
+    Examples
+    --------
+    >>> import xlogmem
+    >>> x = xlogmem.asarray([[1, 2], [3, 4]])
+    >>> xlogmem.asarray(x) is x
+    True
+    """
+    return get_device_state().asarray(array, stream)
 
 
 def has_state(device_id: int) -> bool:

@@ -2,6 +2,7 @@
 
 cimport cython
 
+from xlogmem._base.signatures import Signed
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport unlikely
 from xlogmem._base.failures cimport Failure, raise_failure
@@ -94,6 +95,8 @@ cdef class LaunchRecorder:
     commit a recorder itself should not make it either.  Recording keeps no hold on the blocks: the preflight reports a
     block that was freed before, and the commit carries out a free that was requested between preflight and commit.
     """
+
+    __signature__ = Signed("stream, *, runtime=None, untracked='raise', handback='all', on_conflict='wait'")
 
     def __init__(self, stream not None, *, Core runtime=None, str untracked="raise", str handback="all",
                  str on_conflict="wait"):

@@ -64,6 +64,10 @@ class NvtxRecording:
                 range_with(None)
                 stop_behind()
 
+    def __repr__(self) -> str:
+        state = "no tool is there" if not self.seen else "running" if _running is self else "stopped"
+        return f"<{type(self).__name__}, {state}>"
+
     def __enter__(self) -> Self:
         return self
 

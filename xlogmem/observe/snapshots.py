@@ -11,7 +11,7 @@ from itertools import starmap
 from typing import Any, NamedTuple
 
 from xlogmem import blocks
-from xlogmem._base.texts import shown
+from xlogmem._base.texts import as_html, shown
 from xlogmem._base.units import format_bytes
 from xlogmem.blocks import Core, survey
 from xlogmem.resources import PoolMemoryResource
@@ -196,10 +196,10 @@ class Snapshot:
 
     def _repr_html_(self) -> str:
         """Totals and the largest holders, for notebooks."""
-        import html
+        return self._as_html(repr(self))
 
-        return (f"<p>{html.escape(repr(self))}</p>{_table(('', ''), _totals(self))}"
-                f"{_table(('tag', 'bytes', 'blocks'), _holders(self))}")
+    def _as_html(self, title: str) -> str:
+        return as_html(title, (("", ""), _totals(self)), (("tag", "bytes", "blocks"), _holders(self)))
 
 
 def _totals(snapshot: Snapshot) -> list[tuple[str, str]]:
@@ -222,15 +222,6 @@ def _holders(snapshot: Snapshot) -> list[tuple[str, str, int]]:
         rows.append((f"{len(rest)} more tags", format_bytes(sum(record.nbytes for record in rest)),
                      sum(record.blocks for record in rest)))
     return rows
-
-
-def _table(names: tuple[str, ...], rows: list[Any]) -> str:
-    """A table, as HTML."""
-    import html
-
-    head = "".join(f"<th>{name}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def take(runtime: Core, *, with_ages: bool = True) -> Snapshot:

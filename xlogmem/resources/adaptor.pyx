@@ -176,4 +176,6 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
         return self.upstream.upstream_mr
 
     def __repr__(self):
-        return f"<{type(self).__name__} device={self.device_id} over {self.upstream!r}>"
+        from xlogmem.resources.layers import described
+
+        return described(self)

@@ -21,6 +21,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem.resources.base cimport STREAM_ORDERED, Allocation, DeviceMemoryResource
 
+from xlogmem._base.signatures import Signed
 from xlogmem._base.units import parse_device_id
 
 __all__ = ["AsyncMemoryResource"]
@@ -72,6 +73,8 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
     """
 
     cdef uint64_t number                    # of its pool
+
+    __signature__ = Signed("device_id=0, *, release_threshold=None")
 
     def __init__(self, device_id=0, *, release_threshold=None):
         cdef cy.CUmemoryPool pool = NULL

@@ -20,6 +20,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem.streams cimport Stream, parse
 
+from xlogmem._base.signatures import Signed
 from xlogmem._base.units import parse_device_id, parse_number, parse_size
 from xlogmem.errors import StreamMisuseError
 
@@ -165,6 +166,8 @@ cdef class DeviceMemoryResource:
     """
 
     order = None
+
+    __signature__ = Signed("device_id=0")
 
     def __init__(self, device_id=0):
         if type(self) is DeviceMemoryResource:

@@ -7,6 +7,7 @@ from xlogmem._base.failures cimport Failure
 from xlogmem._driver cimport context_of, memory_allocate, memory_free
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, Allocation, DeviceMemoryResource
 
+from xlogmem._base.signatures import Signed
 from xlogmem._base.units import parse_device_id
 
 __all__ = ["DirectMemoryResource"]
@@ -44,6 +45,8 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
     -----
     The stream is ignored: memory is ready, and a free takes effect, when the call returns.  Thread-safe.
     """
+
+    __signature__ = Signed("device_id=0")
 
     def __init__(self, device_id=0):
         self.context = context_of(parse_device_id(device_id))

@@ -32,6 +32,7 @@ from xlogmem._driver cimport (
 )
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
 
+from xlogmem._base.signatures import Signed
 from xlogmem._base.units import parse_device_id
 from xlogmem.resources.base import ORDERS
 
@@ -128,6 +129,8 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
 
     cdef readonly object capsule
     cdef Pooled pooled
+
+    __signature__ = Signed("capsule, device_id=0, *, order='stream'")
 
     def __init__(self, capsule, device_id=0, *, order="stream"):
         cdef xlogmem_upstream* upstream

@@ -20,6 +20,7 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport uint64_t
 
+from xlogmem._base.signatures import Signed
 from xlogmem._base.units import parse_bytes, parse_number
 from xlogmem.errors import MemoryCorruptionError
 from xlogmem.resources.sinks import called_at_once
@@ -135,6 +136,9 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     ends.  A freed block is ``QUARANTINED`` meanwhile.  Over a pool the guard has one of the runtime's streams.
     Thread-safe.
     """
+
+    __signature__ = Signed("upstream, *, canary=256, quarantine_bytes='64MiB', quarantine_age=None, poison=True, "
+                           "depth=16, on_violation='raise'")
 
     def __init__(self, upstream, *, canary=256, quarantine_bytes="64MiB", quarantine_age=None, poison=True, depth=16,
                  on_violation="raise"):

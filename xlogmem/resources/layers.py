@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from xlogmem.resources.base import DeviceMemoryResource
 
-__all__ = ["find_layer", "find_layers", "layers_of"]
+__all__ = ["described", "find_layer", "find_layers", "layers_of"]
 
 Layer = TypeVar("Layer", bound=DeviceMemoryResource)
 
@@ -21,6 +21,12 @@ def layers_of(resource: DeviceMemoryResource) -> Iterator[Any]:
             return
         yield layer
         layer = getattr(layer, "upstream", None)
+
+
+def described(resource: DeviceMemoryResource) -> str:
+    """The repr of a stack: the names of its layers, from the top."""
+    names = [type(layer).__name__ for layer in layers_of(resource)]
+    return f"<{names[0]} device={resource.device_id}{''.join(f' over {name}' for name in names[1:])}>"
 
 
 def find_layer(resource: DeviceMemoryResource, kind: type[Layer]) -> Layer | None:

@@ -30,6 +30,7 @@ import weakref
 
 from cuda.bindings cimport cydriver as cy
 
+from xlogmem._base.signatures import Signed
 from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes, parse_bytes
 
@@ -195,6 +196,8 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
 
     cdef Limit limit_state
     cdef list runtimes          # weak references to those that allocate from here
+
+    __signature__ = Signed("upstream, limit")
 
     def __init__(self, upstream, limit):
         self.take_upstream(upstream)

@@ -8,6 +8,7 @@ if the ring is full, records are dropped and counted.
 
 cimport cython
 
+from xlogmem._base.signatures import Signed
 from xlogmem.resources.sinks import opened
 from xlogmem.resources.adaptor cimport ResourceAdaptor
 
@@ -73,6 +74,8 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
     """
 
     cdef LogWriter writer
+
+    __signature__ = Signed("upstream, sink, *, format=None, capacity=65_536")
 
     def __init__(self, upstream, sink, *, format=None, capacity=65_536):
         cdef LogWriter writer

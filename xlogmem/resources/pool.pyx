@@ -37,6 +37,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem import _driver
+from xlogmem._base.signatures import Signed
 from xlogmem._base.units import parse_device_id, parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem.resources.async_ import AsyncMemoryResource
@@ -152,6 +153,9 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     Sizes and addresses are multiples of 256 bytes.  Thread-safe: an allocation that finds no memory while other threads
     take chunks from upstream, or return them, waits for these calls before it is out of memory.
     """
+
+    __signature__ = Signed("upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None, "
+                           "stream_cache_size=None, device_id=0")
 
     def __init__(self, upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None,
                  stream_cache_size=None, device_id=0):
@@ -325,4 +329,6 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         return f"{self!r}\n{summary_of(&self.state)}"
 
     def __repr__(self):
-        return f"<{type(self).__name__} device={self.device_id} over {type(self.upstream).__name__}>"
+        from xlogmem.resources.layers import described
+
+        return described(self)

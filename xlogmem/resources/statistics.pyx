@@ -37,6 +37,7 @@ from xlogmem.resources.tally cimport (
     take_from,
 )
 
+from xlogmem._base.signatures import Signed
 from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
 
@@ -204,6 +205,8 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
 
     def __cinit__(self):
         self.counts.pushed.resize(1)                     # zeros
+
+    __signature__ = Signed("upstream")
 
     def __init__(self, upstream):
         self.take_upstream(upstream)

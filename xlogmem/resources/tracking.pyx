@@ -27,6 +27,7 @@ from xlogmem.resources.outstanding cimport (
 
 
 from xlogmem._base.log import WARNING, logger
+from xlogmem._base.signatures import Signed
 from xlogmem._base.units import format_bytes
 
 __all__ = ["TrackingResourceAdaptor"]
@@ -153,6 +154,8 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
 
     cdef Tracker tracker
     cdef object __weakref__
+
+    __signature__ = Signed("upstream, *, depth=16, report_at_exit=False")
 
     def __init__(self, upstream, *, depth=16, report_at_exit=False):
         cdef int frames

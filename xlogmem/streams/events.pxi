@@ -6,6 +6,7 @@ cimport cython
 from cpython.number cimport PyIndex_Check
 from libc.stdint cimport uint32_t
 
+from xlogmem._base.signatures import Signed
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport check, push
 from xlogmem._base.failures cimport (
@@ -49,6 +50,8 @@ cdef class Event:
     -----
     An event keeps its stream alive, and so its runtime.  It is recorded once and never again.  Thread-safe.
     """
+
+    __signature__ = Signed("")
 
     def __init__(self):
         raise TypeError("events are made by Stream.record()")

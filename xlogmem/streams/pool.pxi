@@ -10,6 +10,7 @@ import time
 
 from libc.stdint cimport INT32_MAX, INT32_MIN
 
+from xlogmem._base.signatures import Signed
 from xlogmem._base.units import parse_device_id, parse_number
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
@@ -47,6 +48,8 @@ cdef class StreamPool:
     -----
     Thread-safe.  The CUDA streams are destroyed when the pool, its streams and their blocks are gone.
     """
+
+    __signature__ = Signed("device_id=0, *, max_streams=16")
 
     def __init__(self, device_id=0, *, max_streams=16):
         if self.ordering is not None:

@@ -7,12 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress, TextColumn
 
 import xlogmem
 from xlogmem import _driver
+from xlogmem._base.screens import console, progress
 from xlogmem._base.texts import printable
 from xlogmem.commands.start import start_driver
 from xlogmem.errors import XlogmemError
@@ -63,7 +61,7 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
         only = tuple(dict.fromkeys(case for _, case, _ in results.SUMMARY))
     chosen: dict[str, Any] = dict(settings.QUICK if quick else {})
     chosen |= {name: value for name, value in limits.items() if value is not None}
-    console = Console(width=None if sys.stdout.isatty() else 160)
+    output = console()
     try:
         before = results.loaded(earlier) if earlier else None
         if read_files:
@@ -76,10 +74,10 @@ def bench(quick: bool, families: tuple[str, ...], only: tuple[str, ...], logs: t
         if summary:
             click.echo(results.markdown(document))
         else:
-            results.print_table(document, console, everything)
+            results.print_table(document, output, everything)
         for name in plot_files:
             results.plot(document, name)
-        agree = before is None or results.print_agreement(document, before, console)
+        agree = before is None or results.print_agreement(document, before, output)
     except (XlogmemError, RuntimeError, ValueError) as error:
         raise click.ClickException(printable(str(error))) from error
     if not agree:
@@ -99,8 +97,7 @@ def run_bench(settings: Settings) -> dict[str, Any]:
         click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING. There is a 20th "
                    "of everything, so that each case can run", err=True)
         settings = replace(settings, scale=20)
-    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"),
-                  console=Console(stderr=True)) as bar:
+    with progress("now") as bar:
         task = bar.add_task("measuring", total=len(names) * settings.processes, now="")
         done: set[tuple[int, str]] = set()
 
@@ -110,7 +107,7 @@ def run_bench(settings: Settings) -> dict[str, Any]:
                     bar.console.print(printable(f"without {name}: {reason}"), markup=False, highlight=False)
             elif event["kind"] == "case":
                 done.add((event["process"], event["case"]))
-                bar.update(task, completed=len(done) - 1, now=escape(event["case"]))
+                bar.update(task, completed=len(done) - 1, now=event["case"])
             elif event["kind"] in ("failure", "died"):
                 bar.console.print(printable(f"{event.get('candidate', event['kind'])}: {event['text']}"),
                                   markup=False, highlight=False)
@@ -142,7 +139,8 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], device: int | None
     """
     start_driver()
     from xlogmem_bench.recorded import LogError
-    from xlogmem_bench.replay import chart, console, require_writable, save_csv, save_json
+    from xlogmem_bench.replay import chart, require_writable, save_csv, save_json
+    from xlogmem_bench.replay.console import run, show
 
     if _driver.is_simulated():
         click.echo("xlogmem: SIMULATED driver: no GPU is involved, THE TIMES OF THIS RUN MEAN NOTHING", err=True)
@@ -150,8 +148,8 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], device: int | None
         if plot_file:                                   # before a minute of work
             chart.require_matplotlib()
         require_writable(csv_file, json_file, plot_file)
-        rows, notes = console.run(logs, resources or ("pool",), not no_least, device)
-        console.show(rows)
+        rows, notes = run(logs, resources or ("pool",), not no_least, device)
+        show(rows)
         for note in notes:
             click.echo(printable(note), err=True)
         if csv_file:

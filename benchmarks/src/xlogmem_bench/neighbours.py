@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from itertools import cycle
-from typing import Any
+from typing import Any, cast
 
 from cuda.bindings import driver as cuda
 
 import xlogmem
+from xlogmem.allocators import Library
 from xlogmem.runtime import set_runtime
 from xlogmem.sim.kernels import check
 from xlogmem_bench.allocators import runtimes
@@ -165,7 +166,7 @@ def made(name: str, allocator: str, room: int) -> Neighbour:
         put_on_rmm(neighbour, allocator, room)
     elif allocator.startswith("xlogmem"):
         set_runtime(runtimes(room)[allocator])
-        xlogmem.enable(neighbour.name)
+        xlogmem.enable(cast(Library, neighbour.name))
     return neighbour
 
 

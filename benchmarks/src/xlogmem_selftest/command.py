@@ -7,11 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress, TextColumn
-from rich.table import Table
+from rich.text import Text
 
+from xlogmem._base.screens import Table, console, progress
 from xlogmem.commands.start import start_driver
 
 if TYPE_CHECKING:
@@ -99,43 +97,41 @@ def run_programs(settings: Settings, quiet: bool) -> Report:
     """Run them, and show the progress."""
     import xlogmem_selftest as selftest
 
-    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[done]}"),
-                  console=Console(stderr=True), disable=quiet) as bar:
-        task = bar.add_task("random programs", total=settings.programs or settings.seconds, done="")
+    with progress("done", disable=quiet) as bar:
+        task = bar.add_task("programs", total=settings.programs or settings.seconds, done="")
 
-        def progress(report: Report) -> None:
+        def advance(report: Report) -> None:
             bar.update(task, completed=report.programs if settings.programs else report.seconds,
-                       done=f"{report.programs:,} programs, {report.operations:,} operations, "
-                            f"{report.violations} violations")
+                       done=f"{report.programs:,}, {report.operations:,} operations, {report.violations} violations")
 
-        report = selftest.run(settings, progress)
-        progress(report)
+        report = selftest.run(settings, advance)
+        advance(report)
     return report
 
 
 def print_report(report: Report) -> None:
     from xlogmem_selftest import COUNTED
 
-    console = Console(highlight=False)
-    table = Table(title=f"{report.device}", show_header=False)
+    output = console()
+    table = Table("", "", title=report.device)
     for name in ("programs", "operations", "violations", "seconds", *COUNTED):
         value = getattr(report, name)
-        table.add_row(name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}")
-    console.print(table)
+        table.add(name.replace("_", " "), f"{value:,.1f}" if isinstance(value, float) else f"{value:,}")
+    output.print(table)
     for name, counts in report.exchanges.items():
-        console.print(f"with {name}: {counts['exported']:,} blocks exported, {counts['imported']:,} arrays imported, "
-                      f"{counts['allocated']:,} allocated from xlogmem")
+        output.print(f"with {name}: {counts['exported']:,} blocks exported, {counts['imported']:,} arrays imported, "
+                     f"{counts['allocated']:,} allocated from xlogmem")
     for name, reason in report.missing.items():
-        console.print(f"without {name}: {reason}", markup=False, soft_wrap=True)
+        output.print(f"without {name}: {reason}", markup=False, soft_wrap=True)
     if failure := report.failure:
-        console.print(f"program {failure.program} ({failure.kind}) failed:", style="red", markup=False)
+        output.print(f"program {failure.program} ({failure.kind}) failed:", style="red", markup=False)
         for line in (*failure.violations, *failure.script):
-            console.print(line, markup=False, soft_wrap=True)
-        console.print(f"again: xlogmem selftest --replay {failure.program}"
-                      + (f" --threads {failure.threads}" if failure.threads > 1 else "")
-                      + (f" --devices {failure.devices}" if failure.devices > 1 else "")
-                      + (f" --libraries {','.join(report.exchanges)}" if report.exchanges else ""),
-                      markup=False, soft_wrap=True)
+            output.print(line, markup=False, soft_wrap=True)
+        output.print(f"again: xlogmem selftest --replay {failure.program}"
+                     + (f" --threads {failure.threads}" if failure.threads > 1 else "")
+                     + (f" --devices {failure.devices}" if failure.devices > 1 else "")
+                     + (f" --libraries {','.join(report.exchanges)}" if report.exchanges else ""),
+                     markup=False, soft_wrap=True)
 
 
 def find_defects(chosen: tuple[str, ...], seconds: float, as_json: bool) -> None:
@@ -147,11 +143,12 @@ def find_defects(chosen: tuple[str, ...], seconds: float, as_json: bool) -> None
         raise click.BadParameter(f"{', '.join(sorted(unknown))}: random programs look for no such defect",
                                  param_hint="--defect")
     results = []
-    with Progress(console=Console(stderr=True), disable=as_json) as bar:
+    with progress("last", disable=as_json) as bar:
+        task = bar.add_task("planted defects", total=len(names), last="")
         try:
-            for result in bar.track(defects.find_all(names, seconds), total=len(names),
-                                    description="planted defects"):
+            for result in defects.find_all(names, seconds):
                 results.append(result)
+                bar.update(task, advance=1, last=result.name)
         except RuntimeError as error:
             raise click.ClickException(str(error)) from error
     found = sum(result.programs is not None for result in results)
@@ -159,13 +156,11 @@ def find_defects(chosen: tuple[str, ...], seconds: float, as_json: bool) -> None
         click.echo(json.dumps({"results": [result.as_dict() for result in results],
                                "defects": len(results), "found": found}))
     else:
-        table = Table(title="planted defects")
-        for heading in ("defect", "breaks", "found in program", "by"):
-            table.add_column(heading)
+        table = Table("defect", "breaks", "found in program", "by", title="planted defects", left=(0, 1, 2, 3))
         for result in results:
-            table.add_row(result.name, result.rule, "[red]not found[/]" if result.programs is None
-                          else str(result.programs), escape(result.seen[:80]))
-        Console().print(table)
+            table.add(result.name, result.rule, Text("not found", style="red") if result.programs is None
+                      else str(result.programs), result.seen[:80])
+        console().print(table)
         click.echo(f"defects {len(results)}, found {found}")
     if found < len(results):
         raise SystemExit(1)

@@ -12,11 +12,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from cuda.bindings import driver as cuda
 
 import xlogmem
+from xlogmem import allocators
 from xlogmem.runtime import DeviceRuntime, existing_runtime, forget_runtime, set_runtime
 from xlogmem.sim.kernels import check
 
@@ -316,10 +317,10 @@ def enabled(runtime: DeviceRuntime, names: list[str]) -> Iterator[None]:
     former = existing_runtime(runtime.device_id)
     set_runtime(runtime, instead_of=former)
     try:
-        xlogmem.enable(*names)
+        xlogmem.enable(*cast(list[allocators.Library], names))
         yield
     finally:
-        xlogmem.disable(*names)
+        xlogmem.disable(*cast(list[allocators.Library], names))
         for name in names:
             streams = getattr(import_module(f"xlogmem.allocators.{name.replace('.', '_')}"), "_streams", None)
             if streams is not None:

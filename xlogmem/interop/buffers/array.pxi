@@ -3,6 +3,8 @@
 
 cimport cython
 
+from xlogmem._base.texts import as_html, shown
+from xlogmem._base.units import format_bytes
 from xlogmem.errors import StaleBufferError
 from xlogmem.interop._dtypes import DTYPES
 from xlogmem.blocks cimport BlockView, DeviceBlock
@@ -202,6 +204,13 @@ cdef class ArrayView(BlockView):
 
     def __bool__(self):
         raise TypeError("the truth value of a buffer is on the device; use its size")
+
+    def _repr_html_(self):
+        """What it is and where, for notebooks; the memory itself is not looked at."""
+        rows = [("dtype", self.dtype), ("shape", self.shape), ("bytes", format_bytes(self.nbytes))]
+        if self.stale() == NULL and self.block is not None:
+            rows += [("block", self.block.generation), ("tag", shown(self.block.tag))]
+        return as_html(repr(self), (("", ""), rows))
 
     def __repr__(self):
         if self.device is None:

@@ -9,6 +9,7 @@ import json
 import os
 import struct
 from array import array
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ RING_START = struct.Struct("<8sIIQQ")                   # the magic, the version
 HEADER = 4096                                           # bytes before the slots, and
 COUNT = struct.Struct("<64xQ")                          # in them, about how many events there were: as in ring.hpp
 EVENT = struct.Struct("<IIQBBHIIIQQQII")                # xlogmem_event of ring.hpp
+KIND = 16                                               # where its kind is
 NONE = 0xFFFFFFFF
 ACCESS_BITS, ACCESS_MASK = 2, 3                         # above them are the highest bits of the runtime
 TICKS_OF_A_STEP = 64                                    # as in observe/_history.pxd
@@ -40,6 +42,10 @@ MOST_SLOTS = 1 << 30
 
 class HistoryError(ValueError):
     """A file is not a history, or a damaged one."""
+
+
+def name_of_kind(code: int) -> str:
+    return KINDS[code] if code < len(KINDS) else f"kind {code}"            # of a later version
 
 
 @dataclass
@@ -65,12 +71,16 @@ class History:
         count = int(self.facts["count"])
         return count - 1 - (count - kept) % (1 << 32)
 
+    def counted(self) -> Counter[str]:
+        """How many events there are of each kind."""
+        return Counter({name_of_kind(code): count for code, count in Counter(self.packed[KIND::EVENT.size]).items()})
+
     def _event(self, fields: tuple[int, ...]) -> Event:
         kept, thread, ticks, code, access, runtime, tag, stream, other = fields[:9]
         generation, address, nbytes, position, stack = fields[9:]
         runtime |= access >> ACCESS_BITS << 16
         access &= ACCESS_MASK
-        kind = KINDS[code] if code < len(KINDS) else f"kind {code}"         # of a later version
+        kind = name_of_kind(code)
         used, waited = kind == "use", kind == "wait"
         return Event(self.number_of(kept), self._time(ticks), kind, thread, runtime & 15, runtime, _or_none(stream),
                      None if used else _or_none(other), generation, address, 0 if waited else nbytes,

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, SupportsIndex
 
 import xlogmem
 from xlogmem._base.log import logger
-from xlogmem._base.texts import printable
+from xlogmem._base.texts import as_html, printable
 from xlogmem._driver import ProcessLock
 from xlogmem._order import thread_number
 from xlogmem.blocks import record_history as switch_history
@@ -195,6 +195,13 @@ class Recording:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  traceback: TracebackType | None) -> None:
         self.stop()
+
+    def _repr_html_(self) -> str:
+        """How many events there are of each kind, for notebooks."""
+        history = self.history()
+        return as_html(f"{type(self).__name__}, {'running' if self.running else 'stopped'}: {len(history):,} events, "
+                       f"{history.dropped:,} older ones without room", (("event", "how many"), [
+                           (kind, f"{count:,}") for kind, count in history.counted().most_common()]))
 
     def __repr__(self) -> str:
         state = "running" if self.running else f"{len(self.history())} events"

@@ -18,7 +18,7 @@ from xlogmem.observe.history.files import History
 
 __all__ = ["page"]
 
-SCRIPTS = ("events.js", "model.js", "drawing.js", "picking.js", "story.js", "main.js")
+SCRIPTS = ("events.js", "model.js", "drawing.js", "picking.js", "hover.js", "story.js", "main.js")
 
 
 def page(history: History, title: str = "xlogmem") -> str:

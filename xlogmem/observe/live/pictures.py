@@ -2,9 +2,9 @@
 from __future__ import annotations
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from xlogmem._base.screens import Table
 from xlogmem._base.texts import printable, shown
 from xlogmem._base.units import format_bytes
 from xlogmem.observe.live.figures import COUNTED, ProcessFigures, RuntimeFigures
@@ -34,38 +34,30 @@ def rates(now: RuntimeFigures, before: RuntimeFigures | None, seconds: float) ->
 
 
 def _runtime(runtime: RuntimeFigures, per_second: dict[str, float]) -> list[RenderableType]:
-    totals = Table.grid(padding=(0, 2))
-    totals.add_row("live", f"{format_bytes(runtime.live_bytes)} in {runtime.live_blocks:,} blocks")
-    totals.add_row("pending", format_bytes(runtime.pending_bytes))
-    totals.add_row("peak", format_bytes(runtime.peak_bytes))
+    totals = Table("", "", left=(0, 1))
+    totals.add("live", f"{format_bytes(runtime.live_bytes)} in {runtime.live_blocks:,} blocks")
+    totals.add("pending", format_bytes(runtime.pending_bytes))
+    totals.add("peak", format_bytes(runtime.peak_bytes))
     for pool in runtime.pools:
-        totals.add_row("pool", f"{format_bytes(pool.free)} of {format_bytes(pool.size)} free, the largest span "
-                               f"{format_bytes(pool.largest_free)}, at most {format_bytes(pool.peak)} handed out")
+        totals.add("pool", f"{format_bytes(pool.free)} of {format_bytes(pool.size)} free, the largest span "
+                           f"{format_bytes(pool.largest_free)}, at most {format_bytes(pool.peak)} handed out")
     head = Text(printable(f"device {runtime.device}, runtime {runtime.number}: {runtime.resource}"), style="cyan")
     return [head, totals, _tags(runtime), _counters(runtime, per_second)]
 
 
 def _tags(runtime: RuntimeFigures) -> Table:
-    table = _table("tag", "bytes", "blocks")
+    table = Table(f"{'tag':24}", "     bytes", "    blocks")
     for tag in runtime.tags:
-        table.add_row(Text(shown(tag.name)), format_bytes(tag.nbytes), f"{tag.blocks:,}")
+        table.add(Text(shown(tag.name)), format_bytes(tag.nbytes), f"{tag.blocks:,}")
     if runtime.further_tags:
-        table.add_row(f"{runtime.further_tags:,} more tags", format_bytes(runtime.further.nbytes),
-                      f"{runtime.further.blocks:,}")
+        table.add(f"{runtime.further_tags:,} more tags", format_bytes(runtime.further.nbytes),
+                  f"{runtime.further.blocks:,}")
     return table
 
 
 def _counters(runtime: RuntimeFigures, per_second: dict[str, float]) -> Table:
-    table = _table("", "so far", *(["per second"] if per_second else []))
+    table = Table(" " * 24, "    so far", *(["per second"] if per_second else []))
     for name in COUNTED:
-        table.add_row(name.replace("_", " "), f"{runtime.counters[name]:,}",
-                      *([f"{per_second[name]:,.1f}"] if per_second else []))
-    return table
-
-
-def _table(first: str, *figures: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    table.add_column(first, min_width=24)
-    for name in figures:
-        table.add_column(name, justify="right", min_width=10)
+        table.add(name.replace("_", " "), f"{runtime.counters[name]:,}",
+                  *([f"{per_second[name]:,.1f}"] if per_second else []))
     return table

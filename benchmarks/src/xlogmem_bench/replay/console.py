@@ -2,15 +2,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from functools import partial
 
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress, TaskID, TextColumn
-from rich.table import Table
+from rich.progress import Progress, TaskID
 
+from xlogmem._base.screens import FirstThatFits, Table, console, progress
 from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
 from xlogmem_bench.programs import Programs
@@ -21,6 +18,8 @@ from xlogmem_bench.replay.measure import Row, replayed
 __all__ = ["run", "show"]
 
 MOST_FAILED = 5                 # lines about allocations that had failed
+HEADINGS = ("resource", "pairs", "streams", "ns a pair", "most in use", "least pool", "most held", "refused")
+FAILED = ("failed in log", "least pool for them")
 TURNS = 16                      # of a replay, for the bar: how many sizes of pools are tried is not known before
 
 
@@ -33,11 +32,10 @@ def run(logs: Sequence[str], resources: Sequence[str], least: bool, device: int 
     notes: list[str] = []
     missing: dict[str, str] = {}
     of_log = 1 + TURNS * len(resources)
-    with Progress(*Progress.get_default_columns(), TextColumn("{task.fields[now]}"),
-                  console=Console(stderr=True)) as bar:
+    with progress("now") as bar:
         task = bar.add_task("replaying", total=len(logs) * of_log, now="")
         for number, log in enumerate(logs):
-            bar.update(task, completed=number * of_log, now=escape(printable(f"reading {log}")))
+            bar.update(task, completed=number * of_log, now=printable(f"reading {log}"))
             reading = Reading(device=device)
             events = list(recorded(log, reading, failed_too=True))
             programs = Programs(event for event in events if event.number not in reading.failed_numbers)
@@ -69,21 +67,37 @@ def notes_of(log: str, reading: Reading) -> list[str]:
 
 
 def advance(bar: Progress, task: TaskID, resource: str, what: str) -> None:
-    bar.update(task, advance=1, now=escape(f"{resource}: {what}"))
+    bar.update(task, advance=1, now=f"{resource}: {what}")
 
 
 def show(rows: Sequence[Row]) -> None:
-    failed = any(row.failed_in_log for row in rows)
-    table = Table(title="replays")
-    for heading in ("log", "resource", "pairs", "streams", "ns a pair", "most in use", "least pool", "most held",
-                    "refused", *(("failed in log", "least pool for them") if failed else ())):
-        table.add_column(heading, justify="left" if heading in ("log", "resource") else "right")
+    failed = [row for row in rows if row.failed_in_log]
+    wide = Table("log", *HEADINGS, *(FAILED if failed else ()), title="replays", left=(0, 1))
+    narrow = Table(*HEADINGS, title="replays")
     for row in rows:
-        table.add_row(escape(printable(os.path.basename(row.log))), row.resource, f"{row.pairs:,}", f"{row.streams:,}",
-                      "-" if row.ns_per_pair is None else f"{row.ns_per_pair:,.0f}", in_bytes(row.peak_bytes),
-                      in_bytes(row.least_pool_size), in_bytes(row.most_held), f"{row.refused:,}",
-                      *((f"{row.failed_in_log:,}", in_bytes(row.least_pool_with_failed)) if failed else ()))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+        wide.add(name_of(row), *cells(row), *(cells_of_failed(row) if failed else ()))
+        narrow.add(f"{name_of(row)}:")
+        narrow.add(*cells(row))
+    if failed:
+        narrow.add("")
+        for row in failed:
+            count, least = cells_of_failed(row)
+            narrow.add(f"{name_of(row)} on {row.resource}: failed in log {count}, least pool for them {least}")
+    console().print(FirstThatFits(wide, narrow))
+
+
+def name_of(row: Row) -> str:
+    return printable(os.path.basename(row.log))
+
+
+def cells(row: Row) -> list[str]:
+    return [row.resource, f"{row.pairs:,}", f"{row.streams:,}",
+            "-" if row.ns_per_pair is None else f"{row.ns_per_pair:,.0f}", in_bytes(row.peak_bytes),
+            in_bytes(row.least_pool_size), in_bytes(row.most_held), f"{row.refused:,}"]
+
+
+def cells_of_failed(row: Row) -> list[str]:
+    return [f"{row.failed_in_log:,}", in_bytes(row.least_pool_with_failed)]
 
 
 def in_bytes(nbytes: int | None) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
+from xlogmem._base.screens import Table
 from xlogmem_bench.allocators import FLOOR, OURS
 from xlogmem_bench.results.figures import Document, Row, times
 
@@ -58,13 +57,10 @@ def print_agreement(document: Document, earlier: Document, console: Console) -> 
 
 def table_of(differ: list[dict[str, Any]]) -> Table:
     """The largest change first."""
-    table = Table()
-    for heading in ("outside of both spreads", "from", "then", "now", "change"):
-        table.add_column(heading, justify="left" if heading in ("outside of both spreads", "from") else "right")
+    table = Table("outside of both spreads", "from", "then", "now", "change", left=(0, 1))
     for row in sorted(differ, key=lambda row: -abs(row["change"] - 1)):
-        table.add_row(escape(f"{row['case']}: {row['candidate']}"), row["language"], times(row["then"]),
-                      times(row["now"]), f"{100 * (row['change'] - 1):+.0f} %",
-                      style="red" if row["role"] == OURS else None)
+        table.add(f"{row['case']}: {row['candidate']}", row["language"], times(row["then"]), times(row["now"]),
+                  f"{100 * (row['change'] - 1):+.0f} %", style="red" if row["role"] == OURS else "")
     return table
 
 

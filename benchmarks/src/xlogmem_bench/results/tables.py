@@ -4,9 +4,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
+from xlogmem._base.screens import FirstThatFits, Table
 from xlogmem._base.texts import printable
 from xlogmem_bench.allocators import CPP, FLOOR, OURS, PYTHON
 from xlogmem_bench.cases import FAMILIES
@@ -41,31 +41,34 @@ def print_table(document: Document, console: Console, everything: bool = False) 
         rows = [row for row in document["rows"] if row["family"] == family]
         shown = rows if everything else list(in_short(rows))
         if shown:
-            console.print(family_table(family, shown, notes))
+            console.print(FirstThatFits(family_table(family, shown, notes), family_table(family, shown, notes, True)))
     for note, number in notes.items():
         console.print(f"[{number}] not like for like: {note}", markup=False, highlight=False)
     print_circumstances(document, console)
 
 
-def family_table(family: str, rows: list[Row], notes: dict[str, int]) -> Table:
-    table = Table(title=family, title_justify="left", title_style="bold")
-    for heading in ("", "from", "best", "median", "spread", "× floor (spread)", "× best peer (spread)", "best peer"):
-        table.add_column(heading, justify="left" if heading in ("", "from", "best peer") else "right", overflow="fold")
+def family_table(family: str, rows: list[Row], notes: dict[str, int], narrow: bool = False) -> Table:
+    """The rows of a family; in a narrow table without the least time, and without the spreads of ratios."""
+    headings = ["", "from", "best", "median", "spread", "× floor (spread)", "× best peer (spread)", "best peer"]
+    if narrow:
+        headings = [heading.removesuffix(" (spread)") for heading in headings if heading != "best"]
+    table = Table(*headings, title=f"\n{family}", left=(0, 1, len(headings) - 1))
     with_floor = {row["case"] for row in rows if row["role"] == FLOOR}
     case = None
     for row in rows:
         if row["case"] != case:
             case = row["case"]
-            table.add_section()
-            table.add_row(f"[bold]{escape(case)}[/], ns per {row['unit']}")
-        mark = f" [dim]\\[{notes.setdefault(row['note'], len(notes) + 1)}][/]" if row["note"] else ""
-        ratio = times(row["to_reference"])
-        table.add_row(
-            f"  {escape(row['candidate'])}{mark}", row["language"], in_words(row["best"]), in_words(row["median"]),
-            f"{in_words(row['low'])}–{in_words(row['high'])}",
-            "1" if row["role"] == FLOOR else ratio if case in with_floor else f"{ratio} of {escape(row['reference'])}",
-            times(row["to_best_peer"]), escape(row["best_peer"] or ""),
-            style={OURS: "green", FLOOR: "cyan"}.get(row["role"]))
+            table.add(Text(case, style="bold").append(f", ns per {row['unit']}", style="not bold"))
+        mark = f" [{notes.setdefault(row['note'], len(notes) + 1)}]" if row["note"] else ""
+        ratio, to_peer = times(row["to_reference"]), times(row["to_best_peer"])
+        if narrow:
+            ratio, to_peer = ratio.partition(" ")[0], to_peer.partition(" ")[0]
+        table.add(
+            f"  {row['candidate']}{mark}", row["language"], *([] if narrow else [in_words(row["best"])]),
+            in_words(row["median"]), f"{in_words(row['low'])}–{in_words(row['high'])}",
+            "1" if row["role"] == FLOOR else ratio if case in with_floor else f"{ratio} of {row['reference']}",
+            to_peer, row["best_peer"] or "",
+            style={OURS: "green", FLOOR: "cyan"}.get(row["role"], ""))
     return table
 
 

@@ -6,6 +6,7 @@ const COLOURS = ["#3b6fd4", "#d9822b", "#2f9e6e", "#b5489b", "#c9b021", "#4fa8c5
 const FADED = .18;
 const LONGEST_NAME = 80;
 const GAP = 22;                             // between the bytes and the blocks
+const MANY = 60;                            // waits in the picture: of more, arrows are drawn for blocks that are pointed at
 
 function bytes_text(bytes) {
     const units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
@@ -21,7 +22,9 @@ function time_text(ns) {
 
 function shortened(name) { return name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME)}…` : name || '""'; }
 
-function counted(number, name) { return `${number.toLocaleString("en")} ${name}${number === 1 ? "" : "s"}`; }
+function counted(number, name) {
+    return `${number.toLocaleString("en")} ${name}${number === 1 ? "" : name.endsWith("h") ? "es" : "s"}`;
+}
 
 class Drawing {
     constructor(model) {
@@ -33,6 +36,7 @@ class Drawing {
         this.measure();
         this.show_only(null);
         this.chosen = null;                 // a block
+        this.pointed = new Set();           // blocks under the pointer
         this.show_all();
     }
 
@@ -60,7 +64,7 @@ class Drawing {
     draw() {
         this.measure();
         const style = getComputedStyle(document.documentElement);
-        const names = ["text", "faint", "line", "lane", "free", "wait", "long", "mark", "chosen", "adopted"];
+        const names = ["text", "faint", "line", "lane", "free", "wait", "long", "mark", "chosen", "adopted", "back"];
         const colours = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`)]));
         this.colour = (name) => colours[name];
         this.draw_axis(this.prepared(this.axis, this.axis.clientHeight));
@@ -151,34 +155,59 @@ class Drawing {
         }
     }
 
+    // True if the arrows of all waits in the picture would hide each other.
+    get are_many() {
+        const seen = (lane) => this.events.first_at(lane.waits, this.end) - this.events.first_at(lane.waits, this.begin);
+        return this.model.rows.reduce((sum, lane) => sum + seen(lane), 0) > MANY;
+    }
+
+    // True if the wait is for a block that is chosen or pointed at.
+    is_meant(wait) {
+        const {events} = this;
+        return wait.needs.some((need) => this.pointed.has(events.block(need)) || events.block(need) === this.chosen);
+    }
+
     draw_arrows(context) {
-        const {events, model} = this, rows = new Map(model.rows.map((lane, row) => [lane, row]));
+        const {events, model, are_many} = this, rows = new Map(model.rows.map((lane, row) => [lane, row]));
         context.lineWidth = 1.2;
-        for (const [lane, row] of rows) {
+        this.arrows = 0;
+        const draw = (wait, whole) => {
+            if (wait.source === NO_EVENT) return;
+            const source = model.lane(events.runtime(wait.source), events.stream(wait.source));
+            const row = rows.get(model.lane(events.runtime(wait.event), events.stream(wait.event)));
+            this.draw_arrow(context, this.x(events.times[wait.source]), rows.get(source) * ROW + ROW / 2,
+                            this.x(events.times[wait.event]), row * ROW + ROW / 2, wait, whole);
+            this.arrows += whole;
+        };
+        for (const lane of rows.keys()) {
             for (let i = events.first_at(lane.waits, this.begin); i < lane.waits.length;) {
                 const wait = model.wait_of.get(lane.waits[i]), x = this.x(events.times[wait.event]);
                 if (x > LEFT + this.width + 200) break;
                 i = Math.max(i + 1, events.first_at(lane.waits, this.time(Math.floor(x) + 1)));
-                if (wait.source === NO_EVENT) continue;
-                const source = model.lane(events.runtime(wait.source), events.stream(wait.source));
-                this.draw_arrow(context, this.x(events.times[wait.source]), rows.get(source) * ROW + ROW / 2, x,
-                                row * ROW + ROW / 2, wait);
+                draw(wait, !are_many);
             }
+        }
+        if (!are_many || (this.chosen === null && !this.pointed.size)) return;
+        for (const wait of model.wait_of.values()) {
+            const time = events.times[wait.event];
+            if (time >= this.begin && time <= this.end && this.is_meant(wait)) draw(wait, true);
         }
     }
 
-    draw_arrow(context, from, top, to, bottom, wait) {
+    draw_arrow(context, from, top, to, bottom, wait, whole) {
         const {events} = this, lit = [wait.event, ...wait.needs].some((event) => this.shown(
             events.label(event), events.stream(event), events.block(event)));
         context.globalAlpha = lit ? 1 : FADED;
         context.strokeStyle = context.fillStyle = this.colour(wait.excess ? "long" : "wait");
-        context.setLineDash(wait.excess ? [4, 3] : []);
-        context.beginPath();
-        context.moveTo(Math.max(from, LEFT), top);
-        const bend = Math.min(Math.max((to - from) / 2, 6), 40);
-        context.bezierCurveTo(from + bend, top, to - bend, bottom, to, bottom);
-        context.stroke();
-        context.setLineDash([]);
+        if (whole) {
+            context.setLineDash(wait.excess ? [4, 3] : []);
+            context.beginPath();
+            context.moveTo(Math.max(from, LEFT), top);
+            const bend = Math.min(Math.max((to - from) / 2, 6), 40);
+            context.bezierCurveTo(from + bend, top, to - bend, bottom, to, bottom);
+            context.stroke();
+            context.setLineDash([]);
+        }
         context.beginPath();
         context.moveTo(to + 1, bottom);
         context.lineTo(to - 5, bottom - 3.5);
@@ -212,7 +241,26 @@ class Drawing {
             }
         }
         context.globalAlpha = 1;
+        this.draw_scale(context, Math.max(memory.peak, adopted.peak), bottom, unit);
         this.draw_adopted(context, bottom, unit);
+    }
+
+    // Lines at two to four round numbers of bytes below the largest.
+    draw_scale(context, most, bottom, unit) {
+        this.ticks = [];
+        for (let step = 2 ** Math.max(Math.ceil(Math.log2(most / 4)), 0), bytes = step; bytes < most; bytes += step) this.ticks.push(bytes);
+        for (const bytes of this.ticks) {
+            const y = bottom - bytes * unit;
+            context.fillStyle = this.colour("faint");
+            context.globalAlpha = .35;
+            context.fillRect(LEFT, y, this.width, 1);
+            context.globalAlpha = 1;
+            context.strokeStyle = this.colour("back");      // around the letters, which are over the bytes
+            context.lineWidth = 3;
+            context.strokeText(bytes_text(bytes), LEFT + 3, y - 6);
+            context.fillStyle = this.colour("text");
+            context.fillText(bytes_text(bytes), LEFT + 3, y - 6);
+        }
     }
 
     // Memory of other libraries: a line, in front of what the runtimes have allocated.

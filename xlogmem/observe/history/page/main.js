@@ -6,7 +6,8 @@ class Page {
         this.model = new Model(this.events);
         this.drawing = new Drawing(this.model);
         this.picking = new Picking(this.drawing);
-        this.story = new Story(this.model, (block) => this.choose(block));
+        this.hover = new Hover(this.picking);
+        this.story = new Story(this.model, (block) => this.choose(block), (event) => this.go_to(event));
         this.drawn = 0;                     // how many times
         this.write_texts();
         this.listen();
@@ -40,14 +41,22 @@ class Page {
         requestAnimationFrame(() => {
             this.waiting = false;
             this.drawing.draw();
-            const {begin, end} = this.drawing;
-            document.getElementById("range").textContent = `${time_text(end - begin)} of ${time_text(this.model.end)}`;
+            document.getElementById("range").textContent = this.range_text();
             ++this.drawn;
         });
     }
 
+    // The margins are no part of the history.
+    range_text() {
+        const {begin, end, are_many} = this.drawing, all = this.model.end;
+        const seen = Math.max(Math.min(end, all) - Math.max(begin, 0), 0);
+        return (are_many ? "many waits: point at a block, or zoom in, to see arrows · " : "")
+            + (seen < all ? `${time_text(seen)} of ${time_text(all)}` : time_text(all));
+    }
+
     listen() {
         const {drawing} = this;
+        document.getElementById("help").onclick = () => this.show_keys(document.getElementById("keys").hidden);
         addEventListener("resize", () => this.draw());
         drawing.streams.addEventListener("scroll", () => this.draw());
         document.getElementById("fit").onclick = () => this.fit();
@@ -59,7 +68,28 @@ class Page {
             canvas.addEventListener("wheel", (wheel) => this.wheel(wheel), {passive: false});
             canvas.addEventListener("pointerdown", (down) => this.press(canvas, down));
             canvas.addEventListener("dblclick", () => this.fit());
+            canvas.addEventListener("pointermove", (move) => this.point(canvas, move));
+            canvas.addEventListener("pointerleave", () => this.point(null));
         }
+    }
+
+    show_keys(shown) {
+        document.getElementById("keys").hidden = !shown;
+        document.getElementById("help").setAttribute("aria-expanded", String(shown));
+        this.draw();                        // there is less room, or more
+    }
+
+    // Say what is under the pointer, once for each picture; null: nothing is.
+    point(canvas, move) {
+        const waits = this.pointed !== undefined;
+        this.pointed = canvas && move.buttons === 0 ? [canvas, move.offsetX, move.offsetY, move.clientX, move.clientY] : null;
+        if (!waits) requestAnimationFrame(() => {
+            const before = this.drawing.pointed;
+            this.drawing.pointed = this.hover.show(this.pointed);
+            this.pointed = undefined;
+            if (before.size !== this.drawing.pointed.size || [...before].some((block) => !this.drawing.pointed.has(block)))
+                this.draw();
+        });
     }
 
     fit() {
@@ -74,6 +104,7 @@ class Page {
         else if (key.key === "+" || key.key === "=") this.zoom(middle, .5);
         else if (key.key === "-") this.zoom(middle, 2);
         else if (key.key === "0") this.fit();
+        else if (key.key === "?" || key.key === "Escape") this.show_keys(key.key === "?" && document.getElementById("keys").hidden);
         else if (key.key === "/") document.getElementById("search").focus();
         else return;
         key.preventDefault();
@@ -129,6 +160,11 @@ class Page {
         this.draw();
     }
 
+    go_to(event) {
+        this.show(event);
+        this.reveal(this.events.times[event]);
+    }
+
     choose(block) {
         const first = this.model.begins.find((event) => this.events.block(event) === block) ?? this.model.story(block)[0];
         this.drawing.chosen = block;
@@ -160,8 +196,7 @@ class Page {
         const found = this.drawing.found_blocks;
         if (!found.length) return;
         this.at = (this.at + 1) % found.length;
-        this.show(found[this.at]);
-        this.reveal(this.events.times[found[this.at]]);
+        this.go_to(found[this.at]);
     }
 }
 

@@ -1,6 +1,7 @@
 // What there is to say of a block, a launch or a wait, beside the picture.
 
 const MOST_LINES = 300;
+const LONGEST = 10;                         // waits that are listed
 
 function element(name, content = "", kind = "") {
     const made = document.createElement(name);
@@ -10,10 +11,11 @@ function element(name, content = "", kind = "") {
 }
 
 class Story {
-    constructor(model, choose) {
+    constructor(model, choose, go_to) {
         this.model = model;
         this.events = model.events;
         this.choose = choose;               // a block
+        this.go_to = go_to;                 // an event
         this.panel = document.getElementById("story");
     }
 
@@ -52,6 +54,31 @@ class Story {
             ["waits", waits.length.toLocaleString("en")], ["longer than needed", excessive ? excessive.toLocaleString("en") : ""],
             ...[...warnings].map(([kind, count]) => [kind, count.toLocaleString("en")])]);
         this.panel.append(element("p", "Click a bar, an arrow's head, a red line or a block."));
+        this.longest(waits);
+    }
+
+    // By how long they held up their streams, if that was recorded; else by how many launches they cover without need.
+    longest(waits) {
+        const {events} = this, took = (wait) => events.is(wait.event, "wait") ? events.size(wait.event) : 0;
+        const timed = waits.some(took), by = timed ? took : (wait) => wait.excess;
+        const most = waits.filter(by).sort((a, b) => by(b) - by(a)).slice(0, LONGEST);
+        if (!waits.length) return;
+        this.panel.append(element("h2", timed ? "The longest waits" : "Waits longer than needed, the worst first"));
+        if (!timed) this.panel.append(element("p", "How long waits took was not recorded: record_history(timing=True) does.", "place"));
+        const list = element("ol", "", "waits");
+        for (const wait of most) {
+            const line = document.createElement("li"), link = element("a", this.title_of_wait(wait.event));
+            link.onclick = () => this.go_to(wait.event);
+            line.append(element("time", timed ? time_text(took(wait) - 1) : counted(wait.excess, "launch")), link);
+            this.stack(line, wait.event);
+            list.append(line);
+        }
+        this.panel.append(list);
+    }
+
+    title_of_wait(event) {
+        const {events} = this, waiting = events.is(event, "host wait") ? "The host" : `Stream ${events.stream(event)}`;
+        return `${waiting} waits for ${events.other(event) === NO_STREAM ? "everything" : events.stream_name(events.other(event))}`;
     }
 
     plain(event) {
@@ -73,9 +100,8 @@ class Story {
 
     wait(event) {
         const {events} = this, {needs, excess, source} = this.model.wait_of.get(event);
-        const waiting = events.is(event, "host wait") ? "The host" : `Stream ${events.stream(event)}`;
         const other = events.other(event) === NO_STREAM ? "everything" : events.stream_name(events.other(event));
-        this.heading(`${waiting} waits for ${other}`, [
+        this.heading(this.title_of_wait(event), [
             ["at", time_text(events.times[event])], ["covers position", String(events.position(event))],
             ["what it is for", source === NO_EVENT ? "" : time_text(events.times[source])],
             ["held up the stream for", events.size(event) ? time_text(events.size(event) - 1) : ""]]);
