@@ -7,8 +7,8 @@
 //
 // The handler is installed with the first mapping, and stays.  Each library that includes this has its own, in a chain.
 // Python's faulthandler, if it was enabled later, prints the stacks, restores this handler and raises the signal again:
-// then there is no address, and the sizes of the files say which it is.  From then on, until the last mapping ends, a
-// SIGBUS that the process raises itself has no effect: it may be another thread's part of the same truncation.
+// then there is no address, and the sizes of the files say which it is.  That looks like a SIGBUS that the process
+// raises itself; so this has no effect while there is a mapping, unless the process had a handler before.
 #pragma once
 
 #include <sys/mman.h>
@@ -90,20 +90,21 @@ class xlogmem_mapped_file {
         const std::size_t here = at / page() * page(), end = whole();  // within the file: the disk has no room for it
         return replace_from(here < end ? here : end);
     }
+    static bool is_handler(const struct sigaction& action) {
+        return (action.sa_flags & SA_SIGINFO) || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
+    }
     static bool repair_for(const siginfo_t* info) {
         if (info->si_code != BUS_ADRERR && (info->si_code != SI_TKILL || info->si_pid != getpid())) return false;
         const Lock lock;
         bool repaired = false;
         for (xlogmem_mapped_file* one = all().first; one; one = one->next_)
             repaired |= info->si_code == BUS_ADRERR ? one->repair(info->si_addr) : one->replace_from(one->whole());
-        // Two threads may be raised for at once.  A fault that is not repaired comes again, and then from the system.
+        // Two threads may be raised for at once, and the file may have grown again meanwhile.  A fault that is not
+        // repaired comes again, and then from the system.
         if (info->si_code == SI_TKILL) repaired = all().raised |= repaired;
-        return repaired;
+        return repaired || (info->si_code == SI_TKILL && all().first && !is_handler(all().before));
     }
 
-    static bool is_handler(const struct sigaction& action) {
-        return (action.sa_flags & SA_SIGINFO) || (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN);
-    }
     static void pass_on(int number, siginfo_t* info, void* context) {
         struct sigaction& before = all().before;
         if (!is_handler(before)) {

@@ -170,6 +170,35 @@ say(recording, until=until, seen=dropped, tags=[event.tag for event in read], wh
     assert found.lost == list(range(found.more["until"]))       # a reader is a look, too
 
 
+@pytest.mark.parametrize("written", ["4: os.urandom(60)", "16: b'\\xff'", "16: b'\\x0a\\x03'", "16: b'\\x00'",
+                                     "20: b'\\xff' * 4", "20: b'\\xff\\xff\\x00\\x00'", "60: b'\\xff' * 4"])
+def test_events_that_were_written_over_in_their_places(written, path, run):
+    """... are left out where they cannot be events.  Without a checksum that is all that there is to see of it."""
+    found = run(f"""
+recording = record(stacks="all")
+block = xlogmem.get_runtime().allocate(512, tag="mine")
+for number in range(100):
+    work(2, f"tag {{number}}")
+(at, content), = {{{written}}}.items()
+with open(path, "r+b") as file:
+    for number in range(100):
+        file.seek({HEADER} + {EVENT} * number + at)
+        file.write(content)
+list(recording.events()), xlogmem.why(block), xlogmem.snapshot()
+block.free()
+try:
+    block.ptr
+except xlogmem.UseAfterFreeError as error:
+    assert "mine" in str(error)
+say(recording)
+""")
+    assert found.dropped == len(found.lost)
+    assert not [number for number in found.lost if number >= 100]
+    assert len(found.lost) >= 90 or "60" in written
+    assert ("truncated or overwritten" in found.errors) == bool(found.lost)
+    assert [event.number for event in read(path)] == found.numbers
+
+
 def test_nothing_is_appended_to_what_is_there_by_then(path):
     """Tags and stacks of later events would lie where events are, or in another's file."""
     for size in 0, 10_000, 2 * (HEADER + ROOM * EVENT):

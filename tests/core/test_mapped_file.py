@@ -16,7 +16,8 @@ SCENES = {                                              # and how they end
     "cuts": 0, "no room": 0, "several": 0, "gives up": 0, "other descriptor": 0, "threads": 0, "threads, raised": 0,
     "forks": 0, "passes": 0, "passes at once": 0, "passes signals": 0, "once": -signal.SIGBUS, "ignored": 0,
     "fault is not ignored": -signal.SIGBUS, "default of a fault": -signal.SIGBUS,
-    "default of a signal": -signal.SIGBUS, "raised": 0, "raised twice": 0, "raised later": -signal.SIGBUS,
+    "default of a signal": -signal.SIGBUS, "raised": 0, "raised twice": 0, "raised later": 0,
+    "raised late": 0,
     "raised for another": -signal.SIGBUS, "taken away": 0, "keeps errno": 0,
     "ring is cut": 0, "ring has other content": 0, "ring looks at times": 0, "ring of another recording": 0,
     "ring appends": 0, "ring in memory": 0}
@@ -46,6 +47,11 @@ DEFECTS = {                                             # what becomes of what, 
         ("repaired = all().raised |= repaired;", "all().raised |= repaired;", "raised twice"),
     "signals have no effect for ever":
         ("        if (!all().first) all().raised = false;\n", "", "raised later"),
+    "a signal for a page that is there again is passed on":
+        ("return repaired || (info->si_code == SI_TKILL && all().first && !is_handler(all().before));",
+         "return repaired;", "raised late"),
+    "a signal has no effect though there is a handler for it":
+        ("all().first && !is_handler(all().before));", "all().first);", "passes signals"),
     "a signal that was raised again is passed on":
         ("info->si_code != BUS_ADRERR && (info->si_code != SI_TKILL || info->si_pid != getpid())",
          "info->si_code != BUS_ADRERR", "raised"),

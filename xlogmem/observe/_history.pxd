@@ -34,6 +34,7 @@ cdef enum Stacks:
 cdef enum:
     NO_STREAM_NUMBER = 0xFFFFFFFF
     TICKS_OF_A_STEP = 64        # of `other` in BLOCK_USED, which is how long the window was open
+    ACCESS_MASK = 3             # of `access`; the bits above are the runtime's
 
 cdef extern from "observe/history/ring.hpp" nogil:
     ctypedef struct Event "xlogmem_event":

@@ -135,21 +135,33 @@ def ends_of(generations):
 
 
 cdef tuple packed_events(vector[Event]* kept):
-    """The events as bytes, with tags numbered from 1, and the list of these tags."""
+    """The events as bytes, with tags numbered from 1, and the list of these tags.  What cannot be an event is left out:
+    other programs may have written to the file."""
     cdef dict known = tags_by_number()
     cdef list tags = []
     cdef vector[uint32_t] numbers
-    cdef uint32_t tag
-    cdef size_t i
+    cdef Event event
+    cdef size_t i, end = 0
     numbers.resize(largest_tag() + 1)
     for i in range(kept.size()):
-        tag = kept[0][i].tag
-        if tag:
-            if numbers[tag] == 0:
-                tags.append(known[tag])
-                numbers[tag] = <uint32_t>len(tags)
-            kept[0][i].tag = numbers[tag]
-    return PyBytes_FromStringAndSize(<const char*>kept.data(), kept.size() * sizeof(Event)), tags
+        event = kept[0][i]
+        if not may_be(&event) or event.tag >= numbers.size():
+            continue
+        if event.tag:
+            if numbers[event.tag] == 0:
+                if event.tag not in known:
+                    continue
+                tags.append(known[event.tag])
+                numbers[event.tag] = <uint32_t>len(tags)
+            event.tag = numbers[event.tag]
+        kept[0][end] = event
+        end += 1
+    return PyBytes_FromStringAndSize(<const char*>kept.data(), end * sizeof(Event)), tags
+
+
+cdef inline bint may_be(Event* event) noexcept nogil:
+    cdef bint of_need = event.kind in (USE_NEEDS, FREE_NEEDS)
+    return NO_EVENT < event.kind <= WINDOW_WAITS and not (of_need and event.access & ACCESS_MASK == ACCESS_MASK)
 
 
 cdef inline bint is_an_end(Event* event) noexcept nogil:

@@ -331,4 +331,4 @@ def _stacks(packed: bytes) -> dict[str, list[tuple[str, int, str]]]:
     from xlogmem.check import sites
 
     return {str(number): [(frame.file, frame.line, frame.function) for frame in sites.frames_at(number)]
-            for number in sorted(stacks_in(packed))}
+            for number in sorted(stacks_in(packed)) if number <= sites.site_count()}
