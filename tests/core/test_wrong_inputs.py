@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
-import os
+import itertools
 import pickle
 import re
 import shlex
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from children import variables
 from click.testing import CliRunner
 from cuda.bindings import driver as cuda
 
@@ -306,3 +309,39 @@ COMMANDS = "Command lines"
 def test_an_input_is_answered_as_the_table_says(area):
     wrong = wrong_rows(AREAS[area], answer)
     assert not wrong, f"{len(wrong)} of {len(AREAS[area])}:\n" + "\n".join(wrong)
+
+
+# ---------------------------------------------------------------------------------------------- command lines
+def answer_in_process(given: str) -> tuple[str, str]:
+    """The status, and what was printed."""
+    done = CliRunner().invoke(main, shlex.split(given.removeprefix("$ xlogmem")), prog_name="xlogmem")
+    return str(done.exit_code), done.output
+
+
+def answer_of_process(given: str) -> tuple[str, str]:
+    """The same, of a process of its own."""
+    words = shlex.split(given.removeprefix("$$ "))
+    given_variables = dict(word.split("=", 1) for word in itertools.takewhile(lambda word: "=" in word, words))
+    program, *arguments = words[len(given_variables):]
+    command = [sys.executable, *(["-m", "xlogmem"] if program == "xlogmem" else []), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100,
+                          env=variables(XLOGMEM_SIMULATE=1) | given_variables)
+    return str(done.returncode), done.stdout + done.stderr
+
+
+def answer_of_command(given: str) -> tuple[str, str]:
+    return answer_of_process(given) if given.startswith("$$") else answer_in_process(given)
+
+
+def test_a_command_line_is_answered_as_the_table_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    Path("there.py").write_text("print('hello')\n")
+    wrong = wrong_rows(AREAS[COMMANDS], answer_of_command)
+    assert not wrong, f"{len(wrong)} of {len(AREAS[COMMANDS])}:\n" + "\n".join(wrong)
+
+
+def test_the_table_is_large_enough():
+    """As many inputs as were tried when the table was made, and each of them once."""
+    inputs = [row.input for rows in AREAS.values() for row in rows]
+    assert len(inputs) == len(set(inputs)) >= 300
