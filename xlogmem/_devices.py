@@ -225,8 +225,10 @@ def can_access_peer(device_id: SupportsIndex, peer_id: SupportsIndex) -> bool:
 
     Raises
     ------
+    ValueError
+        There is no such device.
     DriverError
-        There is no such device, or the driver refused.
+        The driver refused.
     TypeError
         One of them is not a number.
 
@@ -252,8 +254,10 @@ def enable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> None
     ------
     StreamMisuseError
         The devices are not peers, or are one.
+    ValueError
+        There is no such device.
     DriverError
-        There is no such device, or the driver refused.
+        The driver refused.
     TypeError
         One of them is not a number.
 
@@ -284,8 +288,10 @@ def disable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> Non
     ------
     StreamMisuseError
         It is one device.
+    ValueError
+        There is no such device.
     DriverError
-        There is no such device, or the driver refused.
+        The driver refused.
     TypeError
         One of them is not a number.
 

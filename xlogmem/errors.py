@@ -128,7 +128,7 @@ class MemoryCorruptionError(XlogmemError):
 
 
 class StreamMisuseError(XlogmemError):
-    """The stream-ordered contract was violated; nothing was queued and nothing changed."""
+    """A stream, or memory, cannot be used as the call wants; nothing was queued and nothing changed."""
 
 
 _STALE = {
