@@ -53,7 +53,8 @@ def paths() -> dict[str, Callable[[int], object]]:
     blocks = [used.allocate(256, stream) for _ in range(64)]
     adopted = xlogmem.DeviceRuntime()
     own = adopted.acquire_stream()
-    bases = [(1 << 45) + 512 * number for number in range(10_000)]
+    memory = int(check(cuda.cuMemAlloc(512 * 10_000)))
+    bases = [memory + 512 * number for number in range(10_000)]
     kept = [adopted.adopt(base, 512, own) for base in bases]
     wanted = _loops.Addresses([bases[number * 7919 % len(bases)] for number in range(FIRST)])
 

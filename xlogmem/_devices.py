@@ -17,7 +17,7 @@ from typing import SupportsIndex
 
 from xlogmem import _driver
 from xlogmem._base.texts import as_html
-from xlogmem._base.units import format_bytes, parse_number
+from xlogmem._base.units import count_of_devices, format_bytes, parse_number
 from xlogmem._driver import active_devices, describe_device, device_count, device_memory, synchronize_device
 from xlogmem.errors import DriverError, StreamMisuseError
 from xlogmem.launch import forget_peers
@@ -119,13 +119,13 @@ def device_ids(wanted: str | SupportsIndex | Iterable[SupportsIndex]) -> list[in
     seen = device_count()
     if isinstance(wanted, str):
         if wanted != "all":
-            raise ValueError(f'devices must be "all", a number or several, not {wanted!r}')
+            raise ValueError(f'devices must be "all", the number of a device or several, not {wanted!r}')
         return list(range(seen))
     several = wanted if isinstance(wanted, Iterable) else [wanted]
     found = [parse_number("devices", one, -1 << 31, (1 << 31) - 1, "the number of a device") for one in several]
     for number in found:
         if not 0 <= number < seen:
-            raise ValueError(f"device {number} was not found: this process sees {seen} device(s), from 0")
+            raise ValueError(f"devices: device {number} is not here: this process sees {count_of_devices(seen)}")
     return found
 
 
@@ -235,8 +235,10 @@ def can_access_peer(device_id: SupportsIndex, peer_id: SupportsIndex) -> bool:
 
     Raises
     ------
+    ValueError
+        There is no such device.
     DriverError
-        There is no such device, or the driver refused.
+        The driver refused.
     TypeError
         One of them is not a number.
 
@@ -262,8 +264,10 @@ def enable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> None
     ------
     StreamMisuseError
         The devices are not peers, or are one.
+    ValueError
+        There is no such device.
     DriverError
-        There is no such device, or the driver refused.
+        The driver refused.
     TypeError
         One of them is not a number.
 
@@ -294,8 +298,10 @@ def disable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> Non
     ------
     StreamMisuseError
         It is one device.
+    ValueError
+        There is no such device.
     DriverError
-        There is no such device, or the driver refused.
+        The driver refused.
     TypeError
         One of them is not a number.
 

@@ -16,6 +16,13 @@ cdef enum LockLevel:
     OUTER_LOCK                  # of a runtime
     LEAF_LOCK                   # no other is taken under it
 
+cdef enum MemoryKind:
+    DEVICE_MEMORY               # or the driver cannot say
+    HOST_MEMORY                 # page-locked
+    NO_MEMORY                   # nothing is allocated there
+    BEYOND_MEMORY               # the range ends behind the allocation in which it begins
+
+
 cdef struct Scope:
     # What `leave_context` has to restore.
     bint pushed
@@ -97,6 +104,8 @@ cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream 
                                Failure* failure) except -1 nogil
 cdef int pool_free_plainly(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil
 cdef bint is_host_memory(cy.CUdeviceptr ptr) except -1 nogil
+cdef MemoryKind kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes,
+                               size_t* allocated) except? NO_MEMORY nogil
 cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil
 cdef int copy_in(cy.CUdeviceptr target, const void* source, size_t nbytes, cy.CUstream stream,
                  Failure* failure) except -1 nogil

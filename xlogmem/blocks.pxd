@@ -50,7 +50,7 @@ cdef class Core:
     cdef dict adoptions             # by generation: memory that is tracked until its owner ends
     cdef uint64_t accessible        # to other devices, by their numbers: all that the resource hands out
     cdef bint owners_live           # at its end: the owners of foreign streams are held, and no collector ends them
-    cdef int fail(self, Failure* failure, str what) except -1
+    cdef int fail(self, Failure* failure, str what, str where=*) except -1
     cdef int fail_all(self, vector[Failure]* failures, str what) except -1
     cdef int drop_owners(self) except -1
     cdef int warn_of_eviction(self) except -1
@@ -85,6 +85,7 @@ cdef object for_each(object what, object function, const char* where)
 cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream) except -1
 cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag)
 cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home, Found* found) except -1
+cdef int refuse_freed(DeviceBlock block) except -1
 cdef str described(Core core, uint64_t generation, str name)
 cdef str describe_beyond(Found* found, Extent* extent)
 
@@ -96,7 +97,7 @@ cdef class DeviceBlock:
     cdef readonly Stream stream
     cdef readonly str tag
     cdef readonly uint64_t generation
-    cdef readonly uint64_t ptr
+    cdef uint64_t address       # 0: it has no bytes; `ptr` is this, as long as there is memory
     cdef readonly size_t nbytes
 
 

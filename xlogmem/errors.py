@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from xlogmem._base.texts import printable
+from xlogmem._base.units import bytes_in_words
 
 __all__ = [
     "BlockingStreamWarning",
@@ -94,12 +95,12 @@ class OutOfBudgetError(XlogmemError, MemoryError):
     def __init__(self, requested: int, remaining: int, current: int, limit: int, *, pending: int = 0,
                  holders: Iterable[tuple[str | None, int]] = (), what: str = "") -> None:
         self.holders = list(holders)
-        largest = ", ".join(f"{printable(tag) if tag is not None else 'memory without a tag'}: {nbytes}"
+        largest = ", ".join(f"{printable(tag) if tag is not None else 'memory without a tag'}: {bytes_in_words(nbytes)}"
                             for tag, nbytes in self.holders)
-        super().__init__(f"out of budget: requested {requested} bytes, remaining {remaining} bytes "
-                         f"(current {current}, limit {limit})" + (f" while {what}" if what else "")
+        super().__init__(f"out of budget: requested {bytes_in_words(requested)}, remaining {bytes_in_words(remaining)} "
+                         f"of {bytes_in_words(limit)}" + (f" while {what}" if what else "")
                          + (f". Held by {largest}" if largest else "")
-                         + (f"; {pending} freed and not seen complete" if pending else ""))
+                         + (f"; {bytes_in_words(pending)} freed and not seen complete" if pending else ""))
         self.requested = requested
         self.remaining = remaining
         self.current = current
@@ -127,10 +128,16 @@ class MemoryCorruptionError(XlogmemError):
 
 
 class StreamMisuseError(XlogmemError):
-    """The stream-ordered contract was violated; nothing was queued and nothing changed."""
+    """A stream, or memory, cannot be used as the call wants; nothing was queued and nothing changed."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(f"stream-ordered contract violated: {message}")
+
+_STALE = {
+    "consumed": "release() has freed its memory, or copy_from() or an import has taken it over. Make another one",
+    "device state dropped": "the DeviceState that it was made by is gone. Keep that as long as its buffers",
+    "device shutting down": "the device is being shut down",
+    "context lost": "the device's context was lost. DeviceState.recover() makes another; then make the buffer again",
+    "context rebuilt": "the device's context was lost and made again since. Make the buffer again",
+}
 
 
 class StaleBufferError(XlogmemError):
@@ -144,7 +151,8 @@ class StaleBufferError(XlogmemError):
     """
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"buffer stale: {reason}")
+        super().__init__(f"the buffer cannot be used any more ({reason})"
+                         + (f": {_STALE[reason]}" if reason in _STALE else ""))
         self.reason = reason
 
 
@@ -174,7 +182,7 @@ class UseAfterFreeError(XlogmemError):
     """
 
     def __init__(self, generation: int, message: str | None = None) -> None:
-        super().__init__(message or f"use-after-free on generation {generation}")
+        super().__init__(message or f"block {generation} was freed, and cannot be used any more")
         self.generation = generation
 
 

@@ -1,3 +1,5 @@
+from libc.stdint cimport uint64_t
+
 from xlogmem._base.failures cimport Failure
 from xlogmem._base.owned cimport Owned
 from xlogmem._core cimport Outcome, Window
@@ -36,8 +38,10 @@ cdef class LaunchRecorder:
     cdef int refuse_unsettled(self) except -1
     cdef int finish(self, Outcome outcome) except -1
     cdef int finish_here(self, Outcome outcome) except -1
+    cdef int finish_unopened(self, Outcome outcome) except -1
     cdef int finish_slowly(self) except -1
     cdef int refuse_busy(self) except -1
+    cdef str arguments_of(self, uint64_t generation)
 
 
 cdef LaunchRecorder record_on(Stream stream)

@@ -5,7 +5,6 @@ The operations (allocate, adopt, reap_pending, register_stream, ...) are those o
 from __future__ import annotations
 
 import itertools
-import operator
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from weakref import WeakValueDictionary
 from xlogmem._base.units import format_bytes, parse_device_id
 from xlogmem._driver import ProcessLock, device_count, supports_memory_pools
 from xlogmem.blocks import Access, Runtime
+from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import LaunchRecorder, provide_runtimes
 from xlogmem.resources import (
     AsyncMemoryResource,
@@ -102,6 +102,15 @@ class DeviceRuntime(Runtime):
         device_id = parse_device_id(device_id)
         if resource is None:
             resource = default_resource(device_id)
+        if not isinstance(resource, DeviceMemoryResource):
+            raise TypeError(f"resource must be a DeviceMemoryResource, such as PoolMemoryResource(), not {resource!r}")
+        if not isinstance(stream_pool, StreamPool | None):
+            raise TypeError(f"stream_pool must be a StreamPool, not {stream_pool!r}")
+        for name, part in (("resource", resource), ("stream_pool", stream_pool)):
+            there = getattr(part, "device_id", None)
+            if there not in (None, device_id):
+                raise StreamMisuseError(f"{name} is on device {there}, and device_id is {device_id}: pass "
+                                        f"device_id={there}, or make it with device_id={device_id}")
         if stream_pool is None:
             stream_pool = StreamPool(device_id)
         self = super().__new__(cls, stream_pool, resource,
@@ -233,18 +242,18 @@ def _method_of(access: Access) -> str:
     return _METHODS[access]
 
 
-def get_runtime(device_id: SupportsIndex = 0) -> DeviceRuntime:
+def get_runtime(device_id: SupportsIndex | str = 0) -> DeviceRuntime:
     """The process's runtime for a device, made by the first call.
 
     Parameters
     ----------
-    device_id : int
-        The device, 0 to 15.
+    device_id : int or str
+        The device, 0 to 15; also as ``"cuda:0"``.
 
     Raises
     ------
     ValueError
-        The number is out of range; the driver was not called.
+        There is no such device.
     DriverNotFoundError, DriverError
         The runtime could not be made.  The next call tries again.
 
@@ -252,9 +261,7 @@ def get_runtime(device_id: SupportsIndex = 0) -> DeviceRuntime:
     -----
     Thread-safe: simultaneous callers get the same object, and none is made twice.
     """
-    number = operator.index(device_id)
-    if not 0 <= number < MAX_DEVICES:
-        raise ValueError(f"device_id must be the number of a device from 0 to {MAX_DEVICES - 1}, got {number}")
+    number = parse_device_id(device_id, MAX_DEVICES - 1)
     runtime = _runtimes[number]
     if runtime is not None:
         return runtime

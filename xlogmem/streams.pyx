@@ -180,6 +180,9 @@ cdef class Stream:
         """
         if is_event(other):
             wait_for_event(self, other)
+        elif not isinstance(other, Stream) and value_of(other) is None:
+            raise TypeError(f"{in_words(other)} is not a CUDA stream, nor an event: give a Stream, an Event, or a "
+                            "stream or an event of another library")
         else:
             wait_for_other_stream(self, other)
 

@@ -57,7 +57,7 @@ def test_host_memory_is_refused(untracked):
     ptr = int(check(cuda.cuMemHostAlloc(NBYTES, 0)))
     array = type("Array", (), {"__cuda_array_interface__": {
         "version": 3, "shape": (NBYTES,), "typestr": "|u1", "data": (ptr, False), "stream": None}})()
-    with pytest.raises((TypeError, StreamMisuseError), match=r"host memory|is not memory of"):
+    with pytest.raises((TypeError, StreamMisuseError), match=r"host memory|is not tracked by"):
         if untracked:
             use(runtime.acquire_stream(), read=array, untracked="adopt", runtime=runtime).preflight()
         else:
@@ -134,7 +134,7 @@ def test_a_part_of_a_tracked_block_is_that_block():
     assert ("written", stream.id) in block.frontier
     with pytest.raises(UseAfterFreeError):
         part.free()                                     # it owns nothing
-    for ptr, nbytes in ((block.ptr + 4000, 512), (block.ptr - 256, 512), (block.ptr - 256, 8192)):
+    for ptr, nbytes in ((block.ptr + 4000, 512), (block.ptr + 4095, 2)):
         with pytest.raises(StreamMisuseError, match="overlaps"):
             runtime.adopt(ptr, nbytes)
     del part

@@ -106,13 +106,13 @@ def test_double_free_and_use_after_free():
     block.free()
     assert block.state is BlockState.FREED
     assert block.frontier == {}
-    with pytest.raises(UseAfterFreeError, match=f"use-after-free on generation {block.generation}") as error:
+    with pytest.raises(UseAfterFreeError, match=rf"^block {block.generation} \(") as error:
         block.free()
     assert error.value.generation == block.generation
     other = runtime.allocate(64, stream)                # the same address, another generation
-    assert other.ptr == block.ptr
+    assert other.ptr == identity.ptr
     for stale in (block, identity):
-        with pytest.raises(UseAfterFreeError, match="argument 2"), use(stream, read=[other, stale]):
+        with pytest.raises(UseAfterFreeError, match="number 2 of "), use(stream, read=[other, stale]):
             raise AssertionError("not reached")
     assert other.state is BlockState.LIVE
 
@@ -290,7 +290,7 @@ def test_composition_is_checked():
         DeviceRuntime(stream_pool=pool)
     with pytest.raises(ValueError, match="policy"):
         DeviceRuntime(policy="hasty")
-    with pytest.raises(DriverError, match="out of range"):
+    with pytest.raises(ValueError, match="device 99 is not here"):
         DeviceRuntime(99)
     with pytest.raises(StreamMisuseError, match="belongs to no runtime"):
         LaunchRecorder(StreamPool().acquire())
@@ -302,7 +302,7 @@ def test_composition_is_checked():
 def test_parts_on_different_devices_are_refused():
     with pytest.raises(StreamMisuseError, match="device 1"):
         DeviceRuntime(stream_pool=StreamPool(0), resource=AsyncMemoryResource(1))
-    with pytest.raises(ValueError, match="device 0"):
+    with pytest.raises(StreamMisuseError, match="on device 1, and device_id is 0"):
         DeviceRuntime(0, stream_pool=StreamPool(1), resource=AsyncMemoryResource(1))
 
 

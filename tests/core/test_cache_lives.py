@@ -175,7 +175,7 @@ def test_freed_memory_that_was_adopted_gives_way_to_its_next_owner(x):
     for _ in range(6):
         freed = x.runtime.allocate(SIZE, x.S)
         freed.free()
-    adopted = x.runtime.adopt(freed.ptr, SIZE, stream=x.T)
+    adopted = x.runtime.adopt(freed.id.ptr, SIZE, stream=x.T)
     block = x.runtime.allocate(SIZE, x.S)
     assert block.ptr == adopted.ptr
     x.use(x.S, (block, WRITE))
@@ -205,7 +205,7 @@ def test_a_handle_whose_block_was_freed_by_its_address_frees_no_other(four, cach
     former = x.runtime.allocate(SIZE, x.S)
     hold.free(former.ptr, x.S.handle)
     block = x.runtime.allocate(SIZE, x.S)
-    assert block.ptr == former.ptr
+    assert block.ptr == former.id.ptr
     del former
     x.runtime.reap_pending()
     other = x.runtime.allocate(SIZE, x.S)

@@ -120,7 +120,7 @@ def test_what_another_stream_has_used_is_not_cached(x):
     x.alloc(x.S, SIZE)
     assert x.runtime.counters()["cached"] == before
     again = x.alloc(x.S, SIZE)
-    assert x.ordered(read, x.S) or again.ptr != block.ptr
+    assert x.ordered(read, x.S) or again.ptr != block.id.ptr
 
 
 def test_a_free_elsewhere_is_not_cached_at_home(x):
@@ -128,7 +128,7 @@ def test_a_free_elsewhere_is_not_cached_at_home(x):
     block.free(x.T)
     late = x.work(x.T)                                  # T may still be at it
     again = x.alloc(x.S, SIZE)
-    assert again.ptr != block.ptr or x.ordered(late, x.S)
+    assert again.ptr != block.id.ptr or x.ordered(late, x.S)
 
 
 @pytest.mark.parametrize("dropped", [False, True])
@@ -145,7 +145,7 @@ def test_cached_memory_is_no_reserve(four, driver, dropped):
         driver.drop("cuStreamWaitEvent")
     others = [x.alloc(x.T, SIZE) for _ in range(256 * 256 // SIZE)]
     driver.clear_races()
-    assert block.ptr in [other.ptr for other in others]
+    assert block.id.ptr in [other.ptr for other in others]
     assert x.ordered(late, x.T) == (not dropped)
 
 
@@ -157,7 +157,7 @@ def test_a_stream_takes_what_it_has_cached_before_it_waits(x):
     late = x.work(x.T, (rest, WRITE))
     rest.free()
     again = x.alloc(x.S, SIZE)
-    assert own.ptr <= again.ptr < own.ptr + MIB
+    assert own.id.ptr <= again.ptr < own.id.ptr + MIB
     assert not x.ordered(late, x.S)
 
 

@@ -102,9 +102,9 @@ def test_a_thread_does_not_wait_for_its_own_window(four, driver):
     block = x.alloc(x.S)
     before = driver.calls("cuStreamWaitEvent")
     with use(x.S, write=block), interrupted_after(5), pytest.raises(
-            StreamMisuseError, match=rf"argument 1: .*generation {block.generation} is prepared on stream {x.S.id}, "
-                                     rf"and will not be filed while this window on stream {x.T.id} waits for it "
-                                     r"\(this is thread 'MainThread', that is thread 'MainThread'\).*one use\(\)"):
+            StreamMisuseError, match=rf"^read=: block {block.generation} .*in another use that is still open, on "
+                                     rf"stream {x.S.id}, and cannot be left while this one on stream {x.T.id} waits "
+                                     r"for it \(this is thread 'MainThread', that is .*\).*one use\(\)"):
         prepare(x.T, READ, block)
     assert driver.calls("cuStreamWaitEvent") == before
     x.use(x.T, (block, READ))                           # nothing is left in the queue
@@ -238,7 +238,7 @@ def test_a_window_that_does_not_wait_is_refused_for_one_that_does(four, driver):
     block = x.alloc(x.S)
     holder, go = opened(x.runtime, x.S, READ, block)
     writer = beside_waiting(x.runtime, lambda: prepare(x.T, WRITE, block).commit(), "writer")
-    with pytest.raises(StreamMisuseError, match=rf"argument 1: .*generation {block.generation} waits longer .*stream "
+    with pytest.raises(StreamMisuseError, match=rf"^read=: block {block.generation} .*which waits longer, on stream "
                                                 rf"{x.T.id} \(this is thread 'MainThread', that is thread 'writer'\)"):
         prepare(x.U, READ, block, on_conflict="raise")
     assert x.runtime.counters()["conflicts"] == 1

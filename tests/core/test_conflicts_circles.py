@@ -227,7 +227,7 @@ def nested(first: tuple[Stream, str, DeviceBlock], second: tuple[Stream, str, De
             try:
                 prepare(second[0], second[1], second[2]).commit()
             except StreamMisuseError as error:
-                assert "will not be filed while this window" in str(error)
+                assert "cannot be left while this one" in str(error)
                 return False
         return True
     return run

@@ -86,7 +86,7 @@ def test_a_kept_use_of_a_thread_that_ended_lets_the_others_go_on(four, driver):
     with interrupted_after(5):
         prepare(x.T, READ, block).commit()
     assert x.ordered(launched[0], x.T)
-    with pytest.raises(StreamMisuseError, match="ended before the use was finished"):
+    with pytest.raises(StreamMisuseError, match="ended before the use was left"):
         x.runtime.finish_block_use(block, x.S, Access.WRITE)
     assert x.runtime.counters()["uses"] == 2
     x.use(x.U, (block, READ_WRITE))
@@ -206,9 +206,8 @@ def test_a_window_that_stays_open_is_named_once(four, driver, where):
         holder.result()
     assert len(seen) == 1, [str(one.message) for one in seen]
     assert re.fullmatch(
-        rf"thread 'MainThread' has waited for 2 s to launch on stream {x.T.id}: a conflicting use of generation "
-        rf"{block.generation} is prepared on stream {x.S.id}, in {where}, and not filed yet. Commit or cancel "
-        "it",
+        rf"thread 'MainThread' has waited for 2 s to launch on stream {x.T.id}: block {block.generation} is in another "
+        rf"use that is still open, on stream {x.S.id}, in {where}. Leave that one",
         str(seen[0].message))
 
 

@@ -136,9 +136,10 @@ def test_a_lost_device_comes_last(fresh):
 
 @pytest.mark.promise(197)
 @pytest.mark.parametrize(("wanted", "error", "match"), [
-    ([], ValueError, "at least one device"), ([0, 2], ValueError, r"device 2 was not found: this process sees 2"),
-    (-1, ValueError, "device -1 was not found"), ("some", ValueError, "must be \"all\", a number or several"),
-    ([0, "1"], TypeError, "devices must be an int, not str"), (1.0, TypeError, "devices must be an int, not float")])
+    ([], ValueError, "at least one device"), ([0, 2], ValueError, r"device 2 is not here: this process sees 2"),
+    (-1, ValueError, "device -1 is not here"),
+    ("some", ValueError, "must be \"all\", the number of a device or several"),
+    ([0, "1"], TypeError, "devices must be an int, not '1'"), (1.0, TypeError, "devices must be an int, not 1.0")])
 def test_devices_that_are_not_there_are_named(wanted, error, match):
     with pytest.raises(error, match=match):
         DevicePool(wanted)

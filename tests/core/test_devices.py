@@ -256,7 +256,7 @@ def test_memory_without_access_is_refused_with_the_pair(devices, driver):
     a, b = x.allocate(0), x.allocate(1)
     before = x.runtimes[0].counters(), x.runtimes[1].counters()
     with pytest.raises(StreamMisuseError, match=(
-            r"device 1.* has no access to the block of generation \d+ \(256 bytes, allocated on stream 1\) on "
+            r"device 1.* has no access to block \d+ \(256 bytes, allocated on stream 1\) on "
             r"device 0: call xlogmem.enable_peer_access\(1, 0\) first")):
         use(T, read=a, write=b).preflight()
     with pytest.raises(StreamMisuseError, match=r"enable_peer_access\(0, 1\)"):
@@ -295,22 +295,22 @@ def test_memory_that_may_only_be_read(devices):
     check(cuda.cuMemPoolSetAccess(pool, [access], 1))
     with use(T, read=[a, empty]):
         pass
-    with pytest.raises(StreamMisuseError, match="write: device 1"):
+    with pytest.raises(StreamMisuseError, match="write=: device 1"):
         use(T, write=a).preflight()
 
 
 def test_a_device_is_not_its_own_peer():
     with pytest.raises(StreamMisuseError, match="device 1 is one device"):
         enable_peer_access(1, 1)
-    with pytest.raises(DriverError, match="99 is out of range"):
+    with pytest.raises(ValueError, match="device 99 is not here"):
         can_access_peer(0, 99)
 
 
 @pytest.mark.parametrize("function", [can_access_peer, enable_peer_access, disable_peer_access])
 def test_what_is_not_a_device_is_named(function):
-    with pytest.raises(TypeError, match="device_id must be an int, not NoneType"):
+    with pytest.raises(TypeError, match="device_id must be an int, not None"):
         function(None, 1)
-    with pytest.raises(TypeError, match="peer_id must be an int, not NoneType"):
+    with pytest.raises(TypeError, match="peer_id must be an int, not None"):
         function(1, None)
 
 
@@ -360,7 +360,7 @@ def test_all_windows_are_opened_or_none(devices, driver):
         recorder.preflight()
     assert a.state.value == b.state.value == "live"
     assert x.runtimes[0].counters()["uses"] == x.runtimes[1].counters()["uses"] == 0
-    with pytest.raises(StreamMisuseError, match="without a successful preflight"):
+    with pytest.raises(StreamMisuseError, match=r"preflight\(\) was not called"):
         recorder.commit()
     recorder = LaunchRecorder(x.streams[1][1]).read(a).write(b)
     recorder.preflight()
@@ -382,7 +382,7 @@ def test_a_cancelled_or_dropped_launch_closes_every_window(devices):
     recorder.cancel()
     recorder = use(T, read=a, write=b)
     recorder.preflight()
-    with pytest.warns(ResourceWarning, match="dropped between preflight and commit"):
+    with pytest.warns(ResourceWarning, match="dropped without being left"):
         del recorder
     a.free()
     b.free()
@@ -495,17 +495,17 @@ def test_a_stream_of_another_library_is_found_in_several_runtimes(devices, drive
     b.free()
 
 
-def test_a_stream_of_another_device_neither_allocates_nor_adopts(devices):
+def test_a_stream_of_another_device_neither_allocates_nor_adopts(devices, memory):
     x = devices()
     T, a = x.streams[1][0], x.allocate(0)
     with use(T, read=a) as recorder:
         pass
     assert "used by the runtime of device 0" in repr(LaunchRecorder(T, runtime=x.runtimes[0]).stream)
-    for call in (lambda: x.runtimes[0].allocate(64, T), lambda: x.runtimes[0].adopt(1 << 40, 64, T)):
+    for call in (lambda: x.runtimes[0].allocate(64, T), lambda: x.runtimes[0].adopt(memory, 64, T)):
         with pytest.raises(StreamMisuseError, match="another runtime"):
             call()
     remote = LaunchRecorder(T, runtime=x.runtimes[0]).stream
-    for call in (lambda: x.runtimes[0].allocate(64, remote), lambda: x.runtimes[0].adopt(1 << 40, 64, remote)):
+    for call in (lambda: x.runtimes[0].allocate(64, remote), lambda: x.runtimes[0].adopt(memory, 64, remote)):
         with pytest.raises(StreamMisuseError, match="neither allocated nor freed"):
             call()
     assert recorder.stream == T

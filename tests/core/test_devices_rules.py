@@ -27,7 +27,7 @@ def test_windows_are_opened_in_the_order_of_the_devices(x):
     with use(S, write=a), use(T, write=b):
         for stream in (U, V):
             for named in ([a, b], [b, a]):
-                with pytest.raises(StreamMisuseError, match=f"generation {a.id.generation}\\b"), \
+                with pytest.raises(StreamMisuseError, match=f"block {a.id.generation}\\b"), \
                         use(stream, write=named, on_conflict="raise"):
                     pass
     a.free()

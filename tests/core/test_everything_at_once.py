@@ -159,7 +159,7 @@ class Worker:
 
     def query(self) -> None:
         block = self.pick()
-        self.runtime.find_block(block.ptr)
+        self.runtime.find_block(block.id.ptr)
         assert all(kind in ("allocated", "written", "has-read") for kind, _ in block.frontier)
         assert block.state in BlockState
         assert self.runtime.counters()["allocations"] >= len(self.streams)
@@ -244,7 +244,7 @@ RESOURCES: dict[str, Callable[[], DeviceMemoryResource]] = {
 @pytest.mark.parametrize("over", RESOURCES)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.usefixtures("_busy_interpreter")
-@pytest.mark.filterwarnings("ignore:.* was dropped between preflight and commit:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:.* was dropped without being left:ResourceWarning")
 @pytest.mark.filterwarnings("ignore:.* handed out memory of a live block:RuntimeWarning")   # adopted after its free
 def test_every_operation_beside_every_other(seed, over, _context):
     """Twelve threads share a runtime, streams and blocks, and do to them whatever a program may do.

@@ -91,7 +91,7 @@ def test_a_failed_build_leaves_the_slot_empty(driver, monkeypatch):
         patch.setattr(runtime, "DeviceRuntime", lambda device_id: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             get_runtime(1)
-    with pytest.raises(DriverError, match="device_id 9 is out of range"):
+    with pytest.raises(ValueError, match="device 9 is not here"):
         get_runtime(9)
     assert runtime._runtimes == [None] * MAX_DEVICES
     assert get_runtime(1).device_id == 1

@@ -5,8 +5,11 @@ import random
 from bisect import bisect_right, insort
 
 import pytest
+from made_up import adopt_anywhere
 
 from xlogmem import DeviceRuntime
+
+pytestmark = pytest.mark.simulator
 
 
 @pytest.mark.parametrize("spread", ["dense", "sparse", "clustered"])
@@ -31,7 +34,7 @@ def test_lookups_agree_with_a_sorted_list(spread, seed):
         else:
             start = address()
             if start not in blocks:
-                blocks[start] = runtime.adopt(start, rng.choice((1, 100, 256)))
+                blocks[start] = adopt_anywhere(runtime, start, rng.choice((1, 100, 256)))
                 insort(starts, start)
         probe = rng.choice(starts) + rng.randrange(-300, 300) if starts else address()
         place = bisect_right(starts, probe)
@@ -48,7 +51,7 @@ def test_lookups_agree_with_a_sorted_list(spread, seed):
 def test_ascending_and_descending(order):
     runtime = DeviceRuntime()
     starts = [(1 << 44) + 512 * number for number in range(5000)][::order]
-    blocks = [runtime.adopt(start, 512) for start in starts]
+    blocks = [adopt_anywhere(runtime, start, 512) for start in starts]
     assert [runtime.find_block(start + 511).generation for start in starts] == [block.generation for block in blocks]
     for block in blocks[::2]:
         block.free()

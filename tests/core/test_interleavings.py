@@ -116,7 +116,7 @@ def test_address_comes_back_before_the_entry_is_gone(four, driver):
     driver.on_call("cuMemFreeAsync", lambda: got.append(x.alloc(x.S)), when="after")
     b.free()
     (c,) = got
-    assert c.ptr == b.ptr
+    assert c.ptr == b.id.ptr
     assert c.generation != b.generation
     assert x.runtime.find_block(c.ptr) == c.id
     assert (b.state, c.state) == (BlockState.FREED, BlockState.LIVE)
@@ -127,7 +127,7 @@ def test_an_address_being_freed_is_not_found(four, driver):
     x = four()
     b = x.alloc(x.S)
     found = []
-    driver.on_call("cuMemFreeAsync", lambda: found.append(x.runtime.find_block(b.ptr)))
+    driver.on_call("cuMemFreeAsync", lambda: found.append(x.runtime.find_block(b.id.ptr)))
     b.free()
     assert found == [None]
 

@@ -210,7 +210,7 @@ def memory_that_comes_back_is_not_overwritten_early(x: FourStreams) -> bool:
     read = x.use(x.T, (b, READ))
     b.free()
     c = x.alloc(x.S)
-    reused = c.ptr == b.ptr
+    reused = c.ptr == b.id.ptr
     x.use(x.S, (c, WRITE))
     return reused and x.ordered(read, x.S)
 

@@ -5,6 +5,7 @@ import random
 import threading
 
 import pytest
+from made_up import adopt_anywhere
 from stress import PATIENCE, together
 
 import xlogmem
@@ -50,7 +51,7 @@ def test_what_fails_and_what_is_adopted_does_not_count(four):
     block = x.alloc(x.S, 1000)
     with pytest.raises(MemoryError):
         x.alloc(x.S, 1 << 60)
-    part = x.runtime.adopt(0x7000_0000_0000, 4096, x.S)
+    part = adopt_anywhere(x.runtime, 0x7000_0000_0000, 4096, x.S)
     assert x.runtime.peak_bytes == 1000
     part.free()
     block.free()

@@ -92,7 +92,7 @@ def test_figures_count_what_is_not_complete(four, driver):
         block.free()
         if number % 4 == 0:
             x.runtime.reap_pending(blocking=False)
-            held = sum(driver.peek(freed.ptr, 1) != b"\xdd" for freed in blocks[:number])
+            held = sum(driver.peek(freed.id.ptr, 1) != b"\xdd" for freed in blocks[:number])
             assert x.runtime.pending_bytes >= held * MIB
     x.runtime.reap_pending()
     assert x.runtime.pending_bytes == 0

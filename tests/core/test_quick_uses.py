@@ -51,7 +51,7 @@ READ_IT, WROTE_IT, NOTHING = {"has-read"}, {"written"}, set()
     (lambda s, a, b, c, d: use(s, read=a, untracked="ignore"), [READ_IT, NOTHING, NOTHING, NOTHING]),
     (lambda s, a, b, c, d: use(s, write=a, runtime=s.ordering and a.core), [WROTE_IT, NOTHING, NOTHING, NOTHING]),
     (lambda s, a, b, c, d: use(s.handle, write=a), [WROTE_IT, NOTHING, NOTHING, NOTHING]),
-    (lambda s, a, b, c, d: use(s), [NOTHING] * 4),
+    (lambda s, a, b, c, d: use(s, ()), [NOTHING] * 4),
 ], ids=range(13))
 def test_arguments_by_place_and_by_name(scene, call, expected):
     with call(scene.stream, *scene.blocks) as recorder:
@@ -214,7 +214,7 @@ def test_options_are_not_left_to_the_next_recorder(four, driver, leave):
     with use(x.T, write=scene.blocks[2]):
         leave(scene)
         inner = use(x.U, write=scene.blocks[2])
-        with pytest.raises(StreamMisuseError, match="will not be filed while this window"):
+        with pytest.raises(StreamMisuseError, match="cannot be left while this one"):
             inner.preflight()
     assert x.runtime.counters()["conflicts"] == 0
     scene.__dict__.clear()
@@ -272,7 +272,7 @@ def test_an_exception_that_is_under_way_survives_the_drop(scene):
         recorder.preflight()
         raise KeyError("mine")
 
-    with pytest.warns(ResourceWarning, match="1 uses, preflighted> was dropped"):
+    with pytest.warns(ResourceWarning, match="1 uses, entered> was entered, and was dropped"):
         try:
             work()
         except KeyError as error:

@@ -63,7 +63,7 @@ def test_recording_keeps_no_hold():
     runtime.reap_pending()
     assert runtime.bytes_outstanding == 0
     kept = runtime.allocate(64)                         # the address may be back: the generation is not
-    with pytest.raises(UseAfterFreeError, match="argument 1") as error:
+    with pytest.raises(UseAfterFreeError, match=r"=: block|=, number 1 of") as error:
         recorder.preflight()
     assert error.value.generation == generation
     assert set(kept.frontier) == {("allocated", 0)}
@@ -100,7 +100,7 @@ def test_a_late_registration_is_refused_and_costs_nothing(untracked):
     recorder = LaunchRecorder(stream, untracked=untracked).write(block)
     recorder.preflight()
     for what in (late, late.id, block, 4711, External(), []):
-        with pytest.raises(StreamMisuseError, match="recorded after preflight"):
+        with pytest.raises(StreamMisuseError, match="entered before, and takes no more memory"):
             recorder.read(what)
     assert recorder.recorded_count == 1
     recorder.commit()
@@ -119,11 +119,11 @@ def test_a_stale_block_is_found_before_any_wait(four, driver):
     dead.free()
     x.runtime.reap_pending()
     before = [block.frontier for block in good]
-    with nothing_happens(driver, x.runtime), pytest.raises(UseAfterFreeError, match="argument 4"):
+    with nothing_happens(driver, x.runtime), pytest.raises(UseAfterFreeError, match="number 4 of "):
         recorder.preflight()
     assert not recorder.preflighted
     assert [block.frontier for block in good] == before
-    with pytest.raises(StreamMisuseError, match="without a successful preflight"):
+    with pytest.raises(StreamMisuseError, match=r"preflight\(\) was not called"):
         recorder.commit()
     x.use(x.T, *[(block, WRITE) for block in good])
 
@@ -135,17 +135,17 @@ def test_a_commit_without_preflight_records_nothing_and_may_be_repeated(four, dr
     x = four()
     block = x.alloc(x.S)
     recorder = x.recorder(x.T, (block, WRITE))
-    with nothing_happens(driver, x.runtime), pytest.raises(StreamMisuseError, match="without a successful preflight"):
+    with nothing_happens(driver, x.runtime), pytest.raises(StreamMisuseError, match=r"preflight\(\) was not called"):
         recorder.commit()
     driver.fail("cuStreamWaitEvent", code=999)
     with pytest.raises(DriverError):
         recorder.preflight()
-    with pytest.raises(StreamMisuseError, match="without a successful preflight"):
+    with pytest.raises(StreamMisuseError, match=r"preflight\(\) was not called"):
         recorder.commit()
     recorder.preflight()
     recorder.commit()
     assert block.frontier.keys() == {("allocated", x.S.id), ("written", x.T.id)}
-    with pytest.raises(StreamMisuseError, match="committed or cancelled before"):
+    with pytest.raises(StreamMisuseError, match="was left before"):
         recorder.commit()
     assert x.runtime.counters()["uses"] == 1
 
@@ -172,7 +172,7 @@ def test_a_dropped_recorder_protects_what_it_prepared(four):
     block = x.alloc(x.S)
     recorder = x.prepare(x.T, (block, READ))
     launch = x.work(x.T, (block, READ))
-    with pytest.warns(ResourceWarning, match=rf"on stream {x.T.id}, untracked='raise': 1 uses.*dropped between"):
+    with pytest.warns(ResourceWarning, match=rf"on stream {x.T.id}, untracked='raise': 1 uses.*dropped without"):
         del recorder
         gc.collect()
     block.free()
@@ -196,7 +196,7 @@ def test_empty(untracked):
 
 def test_a_stream_keeps_its_runtime():
     stream = DeviceRuntime().acquire_stream()
-    with use(stream) as recorder:
+    with use(stream, read=[]) as recorder:
         assert recorder.stream == stream
     assert recorder.runtime.allocate(64, stream).stream == stream
 
@@ -209,7 +209,7 @@ def test_registering_after_preflight_is_refused_and_nothing_is_lost():
     block, late = runtime.allocate(64), runtime.allocate(64)
     recorder = LaunchRecorder(stream).write(block)
     recorder.preflight()
-    with pytest.raises(StreamMisuseError, match="recorded after preflight"):
+    with pytest.raises(StreamMisuseError, match="entered before, and takes no more memory"):
         recorder.read(late)
     recorder.commit()
     assert ("written", stream.id) in block.frontier
@@ -222,7 +222,7 @@ def test_commit_needs_a_preflight():
     stream = runtime.acquire_stream()
     block = runtime.allocate(64)
     recorder = LaunchRecorder(stream).write(block)
-    with pytest.raises(StreamMisuseError, match="without a successful preflight"):
+    with pytest.raises(StreamMisuseError, match=r"preflight\(\) was not called"):
         recorder.commit()
     recorder.preflight()                                # nothing was lost
     recorder.commit()
@@ -238,7 +238,7 @@ def test_a_stale_block_is_found_before_anything_opens():
     alive, dead = runtime.allocate(64), runtime.allocate(64)
     recorder = LaunchRecorder(stream).read(alive).write(dead)
     dead.free()
-    with pytest.raises(UseAfterFreeError, match="argument 2"):
+    with pytest.raises(UseAfterFreeError, match="number 2 of "):
         recorder.preflight()
     alive.free()
     assert alive.state is BlockState.FREED
@@ -272,7 +272,7 @@ def test_a_recorder_dropped_in_its_window_warns_and_is_recorded_by_the_next_call
     block = runtime.allocate(64)
     recorder = LaunchRecorder(stream).write(block)
     recorder.preflight()
-    with pytest.warns(ResourceWarning, match="dropped between preflight and commit"):
+    with pytest.warns(ResourceWarning, match="dropped without being left"):
         del recorder
         gc.collect()
     assert ("written", stream.id) not in block.frontier
@@ -339,7 +339,7 @@ def test_a_use_is_late_if_the_argument_itself_has_called_the_recorder(four, kind
 
     register_resolver(Resolved, resolve)
     try:
-        with pytest.raises(StreamMisuseError, match="recorded after preflight; nothing was added"):
+        with pytest.raises(StreamMisuseError, match="entered before, and takes no more memory"):
             recorder.write([kind(call, unseen), unseen])
     finally:
         register_resolver(Resolved, None)

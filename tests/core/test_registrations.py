@@ -46,9 +46,8 @@ def test_untracked_memory_is_refused(driver):
             with pytest.raises(StreamMisuseError) as error:
                 call()
             text = str(error.value)
-            assert text.count("untracked buffer rejected") == 2
-            assert text.count("stream-ordered contract violated") == 1
-            assert text.index("read: ") < text.index("read_write: ")
+            assert text.count("is not tracked by") == 2
+            assert text.index("read=: ") < text.index("read_write=: ")
             assert not recorder.preflighted
     good.free()
     assert good.state is BlockState.FREED               # no window was opened
@@ -103,7 +102,7 @@ def test_first_seen_order_is_kept():
         recorder.read(block)
     blocks[2].free()
     blocks[1].free()
-    with pytest.raises(UseAfterFreeError, match="argument 2") as error:
+    with pytest.raises(UseAfterFreeError, match="number 2 of ") as error:
         recorder.preflight()
     assert error.value.generation == blocks[2].generation
 
@@ -141,7 +140,7 @@ def test_labels_are_for_messages():
     assert b.state is BlockState.LIVE
     assert ("same" in repr(b), "same" in repr(b.id)) == (True, False)
     for method in ("read", "write"):
-        with pytest.raises(StreamMisuseError, match=rf"{method}: untracked"):
+        with pytest.raises(StreamMisuseError, match=rf"{method}=: .* is not tracked"):
             use(stream, **{method: 4711}).preflight()
 
 
@@ -190,9 +189,9 @@ def test_untracked_memory_is_refused_at_preflight():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
     recorder = LaunchRecorder(stream).read(CudaArray(0x1234)).write(0x5678)
-    with pytest.raises(StreamMisuseError, match=r"read: untracked buffer rejected.*; .*write: untracked"):
+    with pytest.raises(StreamMisuseError, match=r"read=: .*is not tracked by.*; write=: .*is not tracked by"):
         recorder.preflight()
-    with pytest.raises(StreamMisuseError, match="untracked buffer rejected"), use(stream, read=0x1234):
+    with pytest.raises(StreamMisuseError, match="is not tracked by"), use(stream, read=0x1234):
         raise AssertionError("not reached")
 
 
@@ -216,7 +215,7 @@ def test_zero_length_arrays_are_trivially_safe():
 def test_what_is_not_memory_is_a_type_error():
     runtime = DeviceRuntime()
     stream = runtime.acquire_stream()
-    with pytest.raises(TypeError, match=r"write: str is not a block"):
+    with pytest.raises(TypeError, match=r"write=: 'a block' \(of type str\) is not a block"):
         use(stream, write="a block")
     with pytest.raises(TypeError):
         use("a stream", write=[])

@@ -101,7 +101,7 @@ def test_what_a_resolver_holds_lives_until_the_use_is_recorded():
 def test_an_untracked_part_is_refused_by_the_name_that_the_user_gave(pairs):
     runtime = DeviceRuntime()
     T = runtime.acquire_stream()
-    with pytest.raises(StreamMisuseError, match=r"read: untracked buffer rejected: Special"), \
+    with pytest.raises(StreamMisuseError, match=r"read=: \S*Special .*is not tracked by"), \
             use(T, read=[Special(Pair(4096))]):
         pass
     with use(T, read=[Special(Pair(4096))], untracked="ignore") as recorder:
@@ -138,7 +138,7 @@ def test_single_uses_take_one_block(pairs):
 def test_what_is_not_a_resolver_is_refused():
     with pytest.raises(TypeError, match="is not a type"):
         register_resolver("Pair", None)
-    with pytest.raises(TypeError, match="cannot be called"):
+    with pytest.raises(TypeError, match="resolver must be a function"):
         register_resolver(Pair, 3)
     register_resolver(Pair, None)                       # there is none: nothing happens
 
@@ -174,7 +174,7 @@ def test_resolvers_that_name_each_other_without_an_end(nested):
         register_resolver(Nested, resolver)
         for circle in (itself, one, wide, [itself], Nested(itself)):
             for option in ("read", "write", "read_write"):
-                with pytest.raises(RecursionError, match=rf"{option}: the resolvers of Nested"):
+                with pytest.raises(RecursionError, match=rf"{option}=: the resolvers of \S*Nested"):
                     use(S, **{option: circle})
     register_resolver(Nested, lambda what, hold: [Nested()])        # never the same object
     with pytest.raises(RecursionError):
@@ -219,7 +219,7 @@ def test_what_a_resolver_gives_has_to_be_iterable(nested):
     runtime = DeviceRuntime()
     for wrong in (None, 5, 1.5, object(), Nested()):
         register_resolver(Nested, lambda what, hold, wrong=wrong: wrong)
-        with pytest.raises(TypeError, match=r"the resolver of Nested gave .*, not an iterable of parts"):
+        with pytest.raises(TypeError, match=r"the resolver of \S*Nested gave .*, not an iterable of parts"):
             use(runtime.default_stream, read=Nested())
 
 

@@ -50,7 +50,7 @@ def test_parts_that_do_not_fit_are_refused(driver):
     """Another device, a pool in use, things that are not parts: refused, and the parts may be used elsewhere."""
     pool, resource = StreamPool(), AsyncMemoryResource(1)
     with nothing_happens(driver):
-        with pytest.raises(StreamMisuseError, match="device 0, the resource on device 1"):
+        with pytest.raises(StreamMisuseError, match="resource is on device 1, and device_id is 0"):
             DeviceRuntime(stream_pool=pool, resource=resource)
         for wrong in ({"stream_pool": 3}, {"resource": "async"}, {"resource": AsyncMemoryResource}):
             with pytest.raises(TypeError):
@@ -107,7 +107,7 @@ def test_refused_uses_leave_the_block_usable():
         for call in (lambda what=what: mine.prepare_block_use(what, stream, Access.WRITE),
                      lambda what=what: mine.finish_block_use(what, stream, Access.WRITE),
                      lambda what=what: mine.record_block_use(what, stream)):
-            with pytest.raises(StreamMisuseError, match="is not memory of <DeviceRuntime"):
+            with pytest.raises(StreamMisuseError, match="is not tracked by <DeviceRuntime"):
                 call()
     with pytest.raises(StreamMisuseError):
         other.record_block_use(block, other.default_stream)

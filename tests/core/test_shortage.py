@@ -21,6 +21,7 @@ from xlogmem import (
     UseAfterFreeError,
 )
 from xlogmem._base import log
+from xlogmem._base.units import bytes_in_words
 from xlogmem.sim.kernels import check
 
 TOO_MUCH = 1 << 60
@@ -36,13 +37,14 @@ def test_out_of_memory_says_what_there_is_and_which_tags_have_it(four, resource)
     with pytest.raises(OutOfDeviceMemoryError) as caught:
         x.runtime.allocate(TOO_MUCH, x.S)
     first, *holders = str(caught.value).splitlines()
-    assert f"while allocating {TOO_MUCH} bytes on " in first
+    assert f"while allocating {bytes_in_words(TOO_MUCH)} on " in first
     live = 21 * 1024 + 9000 + 512
-    assert f"; the runtime has {live} bytes live in 8 blocks and 0 pending; the device has " in first
-    assert first.endswith(f" of {check(cuda.cuMemGetInfo())[1]} bytes free")
+    assert f"; the runtime has {bytes_in_words(live)} live in 8 blocks and 0 bytes pending; the device has " in first
+    assert first.endswith(f" free of {bytes_in_words(check(cuda.cuMemGetInfo())[1])}")
     assert holders == [
-        "  9000 bytes in 1 blocks: without a tag", "  6144 bytes in 1 blocks: 'tag 6'",
-        "  5120 bytes in 1 blocks: 'tag 5'", "  4096 bytes in 1 blocks: 'tag 4'", "  3584 bytes in 2 blocks: 'tag 3'"]
+        "  8.8 KiB (9000 bytes) in 1 block: without a tag", "  6.0 KiB (6144 bytes) in 1 block: 'tag 6'",
+        "  5.0 KiB (5120 bytes) in 1 block: 'tag 5'", "  4.0 KiB (4096 bytes) in 1 block: 'tag 4'",
+        "  3.5 KiB (3584 bytes) in 2 blocks: 'tag 3'"]
     del kept
 
 
@@ -54,7 +56,8 @@ def test_what_the_pool_has_is_said(four):
     x.runtime.reap_pending()
     with pytest.raises(OutOfDeviceMemoryError) as caught:
         x.alloc(x.S, 4096)
-    assert "the pool has 3072 of 8192 bytes free, the largest span 2048; the device has" in str(caught.value)
+    assert ("the pool has 3.0 KiB (3072 bytes) free of 8.0 KiB (8192 bytes), the largest piece 2.0 KiB (2048 bytes); "
+            "the device has") in str(caught.value)
     kept.clear()
 
 
@@ -64,7 +67,7 @@ def test_local_blocks_of_caches_count_as_without_a_tag(four):
     for _ in range(5):
         x.alloc(x.S).free()
     local = x.alloc(x.S)
-    with pytest.raises(OutOfDeviceMemoryError, match="512 bytes in 1 blocks: without a tag"):
+    with pytest.raises(OutOfDeviceMemoryError, match="512 bytes in 1 block: without a tag"):
         x.alloc(x.S, TOO_MUCH)
     assert x.runtime.live_bytes == 512
     local.free()
@@ -77,7 +80,7 @@ def test_a_budget_says_it_too(four):
     with pytest.raises(OutOfBudgetError) as caught:
         x.runtime.allocate(200, x.S)
     assert str(caught.value).startswith("out of budget: requested 200 bytes, remaining 96 bytes")
-    assert "; the runtime has 4000 bytes live in 1 blocks" in str(caught.value)
+    assert "; the runtime has 3.9 KiB (4000 bytes) live in 1 block" in str(caught.value)
     assert caught.value.requested == 200
     block.free()
 
@@ -154,7 +157,7 @@ def test_the_c_table_leaves_the_text_of_a_resource_alone():
 def test_the_c_table_says_it_of_a_budget(four):
     x = four(resource=LimitingResourceAdaptor(AsyncMemoryResource(), 4096))
     hold = Hold(x.runtime)
-    with pytest.raises(Refused, match=r"\(current 0, limit 4096\); 0 bytes live, 0 pending'\)$"):
+    with pytest.raises(Refused, match=r"remaining 4096 bytes of 4096 bytes; 0 bytes live, 0 pending'\)$"):
         hold.allocate(5000)
     hold.close()
 
@@ -166,8 +169,8 @@ def test_a_second_free_names_the_block(four):
     block.free()
     for once_more in (block.free, block.__enter__):
         with pytest.raises(UseAfterFreeError, match=(
-                rf"^use-after-free on generation {block.generation} \(300 bytes, tag 'a', allocated on stream "
-                rf"{x.S.id}\): the block was freed")) as caught:
+                rf"^block {block.generation} \(300 bytes, tag 'a', allocated on stream {x.S.id}\) was "
+                "freed")) as caught:
             once_more()
         assert caught.value.generation == block.generation
 
@@ -178,7 +181,7 @@ def test_a_conflict_names_the_block(four):
     block = x.runtime.allocate(300, x.S, tag="a")
     recorder = x.prepare(x.T, (block, WRITE))
     with pytest.raises(StreamMisuseError, match=(
-            rf", generation {block.generation} \(300 bytes, tag 'a', allocated on stream {x.S.id}\)")):
+            rf"block {block.generation} \(300 bytes, tag 'a', allocated on stream {x.S.id}\)")):
         x.prepare(x.U, (block, READ_WRITE), on_conflict="raise")
     recorder.cancel()
 
@@ -196,7 +199,7 @@ def test_a_use_of_what_is_being_freed_names_the_block(four):
 def test_an_overlap_names_the_block(four):
     x = four()
     block = x.runtime.allocate(512, x.S, tag="a")
-    with pytest.raises(StreamMisuseError, match=rf"generation {block.generation} \(512 bytes, tag 'a', .*\) in part"):
+    with pytest.raises(StreamMisuseError, match=rf"block {block.generation} \(512 bytes, tag 'a', .*\) in part"):
         x.runtime.adopt(block.ptr + 8, 4096)
     block.free()
 

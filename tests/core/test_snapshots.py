@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from four_streams import READ, WRITE
+from made_up import adopt_anywhere
 from pools import no_driver_call
 from stress import together
 
@@ -103,7 +104,7 @@ def test_adopted_memory_is_there_and_does_not_count(four):
     x = four()
     foreign = SimpleNamespace(__cuda_array_interface__={
         "shape": (64,), "typestr": "|u1", "data": (1 << 44, False), "version": 3})
-    block = x.runtime.adopt(foreign, tag="theirs")
+    block = adopt_anywhere(x.runtime, foreign, tag="theirs")
     snapshot = x.runtime.snapshot()
     consistent(snapshot)
     assert snapshot.live_bytes == 0

@@ -60,7 +60,7 @@ def test_what_is_not_tracked_is_refused_left_out_or_adopted(memory, kind):
     runtime = DeviceRuntime()
     S = runtime.acquire_stream()
     what = SIZED[kind](memory)
-    with pytest.raises(StreamMisuseError, match="untracked buffer rejected"):
+    with pytest.raises(StreamMisuseError, match="is not tracked by"):
         use(S, read=what).preflight()
     with use(S, read=what, untracked="ignore") as recorder:
         assert recorder.recorded_count == 0
@@ -100,7 +100,7 @@ def test_an_adoption_is_the_preflights(memory):
     what = Tensor(memory)
     recorder = use(S, write=what, untracked="adopt")
     assert runtime.find_block(what) is None
-    with pytest.raises(StreamMisuseError, match="without a successful preflight"):
+    with pytest.raises(StreamMisuseError, match=r"preflight\(\) was not called"):
         recorder.commit()
     recorder.preflight()
     assert runtime.find_block(what) is not None
@@ -114,7 +114,7 @@ def test_overlapping_memory_is_refused_and_what_was_adopted_stays(memory):
     first, part = Tensor(memory, (1024,)), Tensor(memory + 512, (1024,))
     recorder = use(S, read=[first, part], untracked="adopt")
     for _ in range(2):
-        with pytest.raises(StreamMisuseError, match="overlaps the tracked block"):
+        with pytest.raises(StreamMisuseError, match="overlaps block"):
             recorder.preflight()
     assert runtime.find_block(first) is not None
     assert recorder.recorded_count == 1
@@ -372,7 +372,7 @@ def test_advice_depends_on_the_library(memory, library, advice):
     with pytest.raises(StreamMisuseError, match=advice) as error:
         use(S, read=arrays[0], write=arrays[1]).preflight()
     text = str(error.value)
-    assert text.count("untracked buffer rejected") == 2
+    assert text.count("is not tracked by") == 2
     assert text.count("adopt(x, stream=s)") == 1
 
 

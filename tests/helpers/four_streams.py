@@ -118,7 +118,8 @@ class FourStreams:
 
 # Driver calls that change nothing, and those around every call of ours.
 QUERIES = {"cuCtxGetCurrent", "cuCtxGetDevice", "cuCtxPopCurrent", "cuCtxPushCurrent", "cuGetErrorName",
-           "cuGetErrorString", "cuPointerGetAttribute", "cuStreamGetCtx", "cuStreamGetFlags", "cuStreamGetId",
+           "cuGetErrorString", "cuPointerGetAttribute", "cuPointerGetAttributes",
+           "cuStreamGetCtx", "cuStreamGetFlags", "cuStreamGetId",
            "cuStreamIsCapturing", "cuThreadExchangeStreamCaptureMode"}
 
 

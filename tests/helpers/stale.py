@@ -11,5 +11,5 @@ from xlogmem import (
 def reason(call) -> str:
     with pytest.raises(StaleBufferError) as error:
         call()
-    assert str(error.value) == f"buffer stale: {error.value.reason}"
+    assert str(error.value).startswith(f"the buffer cannot be used any more ({error.value.reason}): ")
     return error.value.reason

@@ -27,7 +27,7 @@ def test_untracked_memory_is_refused_until_it_is_imported(state, memory):
     array = Array(data=(memory, False))
     stream = state.runtime.default_stream
     recorder = use(stream, write=array)
-    with pytest.raises(StreamMisuseError, match="untracked buffer rejected"):
+    with pytest.raises(StreamMisuseError, match="is not tracked by"):
         recorder.preflight()
     buffer = from_cuda_array(array, state=state)
     with use(stream, write=[array, buffer]):

@@ -37,7 +37,7 @@ def test_streams_follow_the_protocol_both_ways(state):
     with pytest.raises(ValueError, match="is version 1"):
         buffer.fill(1, Theirs((1, 1)))
     for wrong in ((0, -1), (0, 1 << 64)):
-        with pytest.raises(ValueError, match="not a CUDA stream handle"):
+        with pytest.raises(ValueError, match="not the handle of a CUDA stream"):
             buffer.fill(1, Theirs(wrong))
 
 

@@ -75,7 +75,7 @@ def refused(nbytes, of=runtime):
     try:
         of.allocate(nbytes)
     except xlogmem.OutOfDeviceMemoryError as error:
-        assert f"allocating {nbytes} bytes" in str(error), error
+        assert f"{nbytes} byte" in str(error), error
     else:
         raise SystemExit(f"{nbytes} bytes were allocated")
     assert (of.counters()["allocations"], of.counters()["live_blocks"]) == before

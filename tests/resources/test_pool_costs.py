@@ -122,7 +122,7 @@ def test_what_the_stream_knows_is_taken_before_a_tighter_fit_that_it_would_wait_
     mine.free()
     theirs.free()
     waits = x.waits()
-    assert x.alloc(x.S, QUARTER).ptr == mine.ptr
+    assert x.alloc(x.S, QUARTER).ptr == mine.id.ptr
     assert x.waits() == waits
     between.free()
 
@@ -135,7 +135,7 @@ def test_another_streams_memory_that_is_known_costs_nothing(four, driver):
     freed.free()
     x.use(x.T, (handed, READ))
     with no_driver_call(driver):
-        assert x.alloc(x.T, HALF).ptr == freed.ptr
+        assert x.alloc(x.T, HALF).ptr == freed.id.ptr
     assert x.runtime.resource.statistics()["waited"] == 0
 
 

@@ -119,11 +119,11 @@ def test_memory_freed_on_a_stream_that_captures_is_left_alone_while_there_is_oth
         b.free()                                        # a free queries nothing
     assert b.state.value == "freed"
     other = x.alloc(x.T, WHOLE)
-    assert other.ptr != b.ptr
+    assert other.ptr != b.id.ptr
     with pytest.raises(OutOfDeviceMemoryError, match=f"stream {x.S.id}, which used them, is capturing a graph"):
         x.alloc(x.T, WHOLE)
     check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(x.S.handle))))
-    assert x.alloc(x.T, WHOLE).ptr == b.ptr
+    assert x.alloc(x.T, WHOLE).ptr == b.id.ptr
     assert other.ptr
 
 

@@ -14,6 +14,7 @@ from xlogmem import (
     DeviceMemoryResource,
     DeviceRuntime,
     DeviceState,
+    DirectMemoryResource,
     DriverError,
     OutOfDeviceMemoryError,
     PoolMemoryResource,
@@ -47,7 +48,7 @@ def test_neighbours_that_are_complete_are_coalesced_before_the_pool_grows():
     lower.free()
     ends[1].to_numpy(other)
     whole = runtime.allocate(WHOLE, sealed)
-    assert whole.ptr == lower.ptr
+    assert whole.ptr == lower.id.ptr
     assert (runtime.resource.statistics()["joins"], runtime.resource.statistics()["grown"]) == (1, 2)
 
 
@@ -85,9 +86,14 @@ def test_an_initial_size_that_is_not_there_is_reported_by_the_runtime():
     with pytest.raises(OutOfDeviceMemoryError, match="no 5120 bytes here"):
         DeviceRuntime(resource=pool)
     assert pool.pool_size() == 0
-    pool = PoolMemoryResource(AsyncMemoryResource(), 1 << 49)
-    with pytest.raises(OutOfDeviceMemoryError, match=r"taking the first .* bytes of a pool"):
+    total = check(cuda.cuMemGetInfo())[1]
+    with pytest.raises(ValueError, match=r"initial_pool_size is .*, and device 0 has .*: give less"):
+        PoolMemoryResource(AsyncMemoryResource(), total + 1)
+    pool = PoolMemoryResource(AsyncMemoryResource(), total)
+    kept = DirectMemoryResource().allocate("1MiB", 0)
+    with pytest.raises(OutOfDeviceMemoryError, match=r"taking the first .* bytes\) of a pool"):
         DeviceRuntime(resource=pool)
+    DirectMemoryResource().deallocate(kept, "1MiB", 0)
 
 
 def test_the_maximum_is_kept_and_the_error_says_what_is_free():
@@ -100,7 +106,7 @@ def test_the_maximum_is_kept_and_the_error_says_what_is_free():
         runtime.allocate(QUARTER + 1)
     a.free()
     c = runtime.allocate(QUARTER)
-    assert c.ptr == a.ptr
+    assert c.ptr == a.id.ptr
     assert b.ptr
     assert pool.pool_size() == WHOLE
 

@@ -103,7 +103,7 @@ def adjacent_spans_of_one_stream_are_coalesced_on_the_newest_position(x: FourStr
     second = x.work(x.S, (upper, WRITE))
     upper.free()
     whole = x.alloc(x.U, HALF + QUARTER)
-    assert (taken.ptr, whole.ptr) == (other.ptr, lower.ptr)
+    assert (taken.ptr, whole.ptr) == (other.id.ptr, lower.id.ptr)
     x.work(x.U, (whole, WRITE))
     return known and x.ordered(second, x.U)
 
@@ -116,7 +116,7 @@ def adjacent_spans_that_a_tight_pool_coalesces(x: FourStreams) -> bool:
     a.free()
     b.free()
     taken = x.alloc(x.S, QUARTER)
-    assert a.ptr == taken.ptr < filled.ptr
+    assert a.id.ptr == taken.ptr < filled.id.ptr
     x.work(x.S, (taken, WRITE))
     return x.ordered(one, x.S) and x.ordered(two, x.S)
 
@@ -258,7 +258,7 @@ def test_the_host_waits_before_a_chunk_goes_to_an_upstream_without_streams(four,
         driver.drop("cuEventSynchronize", 1)            # the wait for T
     assert pool.trim() == WHOLE
     c = x.alloc(x.U, WHOLE)
-    assert c.ptr == b.ptr
+    assert c.ptr == b.id.ptr
     x.work(x.U, (c, WRITE))
     assert bool(driver.races()) == dropped
     driver.clear_races()

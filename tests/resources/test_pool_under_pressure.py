@@ -38,7 +38,7 @@ def test_a_tight_pool_coalesces_what_several_streams_had_before_it_splits_a_larg
     taken = x.alloc(x.S, HALF)
     x.work(x.S, (taken, WRITE))
     tight = maximum == SIXTEEN
-    assert taken.ptr == (mine.ptr if tight else filled.ptr + 7 * QUARTER)
+    assert taken.ptr == (mine.id.ptr if tight else filled.id.ptr + 7 * QUARTER)
     assert x.waits() - waits == tight
     assert x.runtime.resource.statistics()["waited"] == tight
 
@@ -53,7 +53,7 @@ def test_a_tight_pool_takes_what_is_known_up_to_half_more_than_is_requested(four
     theirs.free()
     waits = x.waits()
     taken = x.alloc(x.S, QUARTER)
-    assert taken.ptr == (own.ptr if known else theirs.ptr)
+    assert taken.ptr == (own.id.ptr if known else theirs.id.ptr)
     assert x.waits() - waits == (not known)
     assert between.ptr < filled.ptr
 
@@ -69,7 +69,7 @@ def test_a_tight_pool_takes_what_another_stream_had_and_is_known_before_what_has
     theirs.free()
     x.use(x.S, (filled, READ))
     with no_driver_call(driver):
-        assert x.alloc(x.S, QUARTER).ptr == known.ptr
+        assert x.alloc(x.S, QUARTER).ptr == known.id.ptr
     assert b1.ptr < b2.ptr
 
 
@@ -88,7 +88,7 @@ def test_a_tight_pool_leaves_memory_alone_that_only_the_host_could_wait_for(four
         taken = x.alloc(x.S, nbytes)
         assert taken.ptr > filled.ptr
         taken.free()
-    assert x.alloc(x.S, QUARTER).ptr == mine.ptr
+    assert x.alloc(x.S, QUARTER).ptr == mine.id.ptr
     assert driver.calls("cuCtxSynchronize") == calls
     assert x.runtime.counters()["host_waits"] == host
     filled.free()
@@ -97,7 +97,7 @@ def test_a_tight_pool_leaves_memory_alone_that_only_the_host_could_wait_for(four
     assert driver.calls("cuCtxSynchronize") == calls
     x.runtime.reap_pending()
     whole = x.alloc(x.S, SIXTEEN)
-    assert whole.ptr == mine.ptr
+    assert whole.ptr == mine.id.ptr
     assert driver.calls("cuCtxSynchronize") == calls + 1
     del theirs
     check(cuda.cuStreamDestroy(handle))
@@ -116,7 +116,7 @@ def test_a_tight_pool_coalesces_what_was_out_of_reach_once_a_fence_covers_it(fou
     x.alloc(x.S, WHOLE).free()                          # looks at the two: out of reach so far
     x.use(x.runtime.register_stream(handle), (other, WRITE))
     calls = driver.calls("cuCtxSynchronize")
-    assert x.alloc(x.S, HALF).ptr == mine.ptr
+    assert x.alloc(x.S, HALF).ptr == mine.id.ptr
     assert driver.calls("cuCtxSynchronize") == calls
     assert between.ptr < other.ptr < filled.ptr
     check(cuda.cuCtxSynchronize())
@@ -143,13 +143,13 @@ def test_where_nothing_else_fits_what_the_device_can_wait_for_comes_before_what_
     x.use(x.runtime.register_stream(handles[1]), (other, WRITE))
     calls = driver.calls("cuCtxSynchronize")
     kept.append(x.alloc(x.S, HALF))
-    assert kept[-1].ptr == pairs[1][0].ptr
+    assert kept[-1].ptr == pairs[1][0].id.ptr
     assert driver.calls("cuCtxSynchronize") == calls
     with pytest.raises(OutOfDeviceMemoryError, match="reap_pending"):
         x.alloc(x.S, HALF)
     x.runtime.reap_pending()
     kept.append(x.alloc(x.S, HALF))
-    assert kept[-1].ptr == pairs[0][0].ptr
+    assert kept[-1].ptr == pairs[0][0].id.ptr
     assert driver.calls("cuCtxSynchronize") == calls + 1
     del pairs, other, block
     for handle in handles:
@@ -165,9 +165,9 @@ def test_a_tight_pool_takes_a_larger_span_where_the_tightest_is_of_a_stream_that
     check(cuda.cuStreamBeginCapture(x.T.handle, RELAXED))
     theirs.free()
     taken = x.alloc(x.S, QUARTER)
-    assert taken.ptr == own.ptr
+    assert taken.ptr == own.id.ptr
     check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(x.T.handle))))
-    assert x.alloc(x.S, QUARTER).ptr == theirs.ptr
+    assert x.alloc(x.S, QUARTER).ptr == theirs.id.ptr
     assert between.ptr < filled.ptr
 
 

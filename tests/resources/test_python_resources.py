@@ -247,7 +247,7 @@ def test_an_address_that_comes_back_while_its_block_lives_poisons_the_old_one():
     old = runtime.allocate(64, stream)
     with pytest.warns(RuntimeWarning, match="handed out memory of a live block"):
         new = runtime.allocate(64, stream)
-    assert old.ptr == new.ptr
+    assert old.id.ptr == new.ptr
     with pytest.raises(UseAfterFreeError):
         old.free()
     with use(stream, write=new):

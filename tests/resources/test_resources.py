@@ -104,7 +104,7 @@ def test_a_pool_and_a_quarantine_in_python(four, driver, dropped):
         driver.drop("cuStreamWaitEvent")
     old.free()
     new = x.alloc(x.S)
-    assert (new.ptr, new.generation == old.generation) == (old.ptr, False)
+    assert (new.ptr, new.generation == old.generation) == (old.id.ptr, False)
     with use(x.S, write=new):
         x.kernels.fill(x.S.handle, new.ptr, 1, 1)
     assert bool(driver.races()) == dropped

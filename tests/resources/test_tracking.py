@@ -79,7 +79,7 @@ def test_the_text_names_address_size_and_stack():
     assert adaptor.outstanding_text() == ""
     block = allocate_here(runtime, 100, tag="a")
     head, frame, *_ = adaptor.outstanding_text().splitlines()
-    assert head == f"{block.ptr:#x}: 100 B (tag 'a', generation {block.generation}, stream 0) : callstack:"
+    assert head == f"{block.ptr:#x}: 100 B (tag 'a', block {block.generation}, stream 0) : callstack:"
     assert frame.endswith("in allocate_here")
     block.free()
 
@@ -94,7 +94,7 @@ def test_the_log(caplog):
         adaptor.log_outstanding(logging.DEBUG)
     block.free()
     assert [record.levelname for record in caplog.records] == ["WARNING", "DEBUG"]
-    assert f"{block.ptr:#x}: 100 B" in caplog.text
+    assert f"{block.id.ptr:#x}: 100 B" in caplog.text
 
 
 @pytest.mark.parametrize(("depth", "frames"), [(0, None), (1, 1), (2, 2)])

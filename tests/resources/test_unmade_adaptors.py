@@ -105,7 +105,7 @@ def test_a_resource_is_not_copied(kind, copied):
     ("9" * 4000 + "B", ValueError, "limit must"),
     pytest.param(10 ** 5000, ValueError, "limit must.*far too large", id="digits"),
     (numpy.float32(1.5), ValueError, "limit as a share"), ([], TypeError, "limit must be an int"),
-    (float("nan"), ValueError, "limit as a share"), (None, TypeError, "limit must be an int")])
+    (float("nan"), ValueError, "limit as a share"), (None, TypeError, "limit is missing")])
 def test_limits_that_are_none_are_named(limit, error, match):
     with pytest.raises(error, match=match):
         LimitingResourceAdaptor(AsyncMemoryResource(), limit)
@@ -127,12 +127,12 @@ async def coroutine(argument: Any) -> None: ...
 
 
 @pytest.mark.parametrize(("make", "match"), [
-    (lambda below: GuardResourceAdaptor(below, canary=1.5), "canary must be an int, not float"),
-    (lambda below: GuardResourceAdaptor(below, depth="x"), "depth must be an int, not str"),
+    (lambda below: GuardResourceAdaptor(below, canary=1.5), "canary must be an int, not 1.5"),
+    (lambda below: GuardResourceAdaptor(below, depth="x"), "depth must be an int, not .x."),
     (lambda below: GuardResourceAdaptor(below, quarantine_age=2 ** 70), "quarantine_age must be a number of frees"),
     (lambda below: GuardResourceAdaptor(below, on_violation=coroutine), "on_violation must be an ordinary function"),
-    (lambda below: TrackingResourceAdaptor(below, depth=None), "depth must be an int, not NoneType"),
-    (lambda below: LoggingResourceAdaptor(below, [].append, capacity=1.5), "capacity must be an int, not float"),
+    (lambda below: TrackingResourceAdaptor(below, depth=None), "depth must be an int, not None"),
+    (lambda below: LoggingResourceAdaptor(below, [].append, capacity=1.5), "capacity must be an int, not 1.5"),
     (lambda below: LoggingResourceAdaptor(below, coroutine), "sink must be an ordinary function")])
 def test_other_arguments_are_named(make, match):
     with pytest.raises((TypeError, ValueError), match=match):

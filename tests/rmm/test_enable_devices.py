@@ -94,7 +94,7 @@ def test_a_former_runtime_is_restored_too(two):
 
 
 def test_a_device_that_is_not_there_is_refused_before_anything(two):
-    with pytest.raises(ValueError, match=r"device 7 was not found: this process sees 2 device\(s\)"):
+    with pytest.raises(ValueError, match=r"device 7 is not here: this process sees 2 devices, 0 to 1"):
         xlogmem.rmm.enable([0, 7])
     assert current() is two[0].mr
     assert xlogmem.devices()[0].runtime is None

@@ -111,7 +111,7 @@ def test_without_a_current_stream_one_has_to_be_named(libraries, monkeypatch, mo
         for nothing in (None, "current"):
             with pytest.raises(TypeError, match="no stream was named"):
                 use(nothing, read=what)
-    with pytest.raises(TypeError, match="str is not a CUDA stream"):
+    with pytest.raises(TypeError, match=r"'legacy' \(of type str\) is not a CUDA stream"):
         use("legacy", read=block)
     assert "cupy" not in sys.modules or module == "cupy"
 

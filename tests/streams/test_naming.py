@@ -51,7 +51,7 @@ def test_every_spelling_of_a_stream():
                   registered.record(), Event(ptr=owner.handle)):
         with pytest.raises(TypeError, match="not a CUDA stream"):
             runtime.register_stream(wrong)
-    with pytest.raises(ValueError, match="not a CUDA stream handle"):
+    with pytest.raises(ValueError, match="not the handle of a CUDA stream"):
         runtime.register_stream(-5)
 
 
@@ -168,9 +168,9 @@ def test_use_finds_the_runtime_of_the_blocks(request):
 
     launch.provide_runtimes(get_runtime)
     request.addfinalizer(lambda: launch.provide_runtimes(xlogmem.get_runtime))
-    with use(owner) as recorder:
+    with use(owner, read=[]) as recorder:
         assert recorder.runtime is made[0]
-    with use(owner, runtime=own) as recorder:
+    with use(owner, read=[], runtime=own) as recorder:
         assert recorder.runtime is own
     with pytest.raises(StreamMisuseError, match="another runtime"):
         use(own.acquire_stream(), runtime=made[0])

@@ -152,7 +152,7 @@ with xlogmem.use(T, write=late):
 def test_waits_beside_a_history_of_the_program(seen):
     """It takes the place of the one behind the marks, which comes back; and `why` has nothing of that."""
     program = START + """
-assert xlogmem.why(S) == []
+assert "no history is recorded" in xlogmem.why(S)[0]
 for number in range(4):
     if number == 1:
         recording = xlogmem.record_history(max_events=1000)
@@ -164,7 +164,7 @@ for number in range(4):
     with xlogmem.use(T, write=block):
         pass
     block.free()
-    assert (xlogmem.why(T) != []) == (number > 0), xlogmem.why(T)
+    assert any("waited" in said for said in xlogmem.why(T)) == (number > 0), xlogmem.why(T)
 assert len(recording.history()) == kept and xlogmem.history.recording.latest() is first
 """
     assert marks(seen(program, XLOGMEM_NVTX="1")) == [
@@ -200,7 +200,7 @@ assert _history.count() == 0
 with xlogmem.record_nvtx():
     runtime.allocate(64, S).free()
     assert _history.count() == 2
-    kept = xlogmem.use(T)
+    kept = xlogmem.use(T, read=[])
 assert _history.count() == 0
 with kept:
     runtime.allocate(64, S).free()
@@ -220,7 +220,7 @@ for _ in range(2):
     except xlogmem.UseAfterFreeError:
         pass
 try:
-    with xlogmem.scope("broken"), xlogmem.use(S):
+    with xlogmem.scope("broken"), xlogmem.use(S, read=[]):
         raise KeyError
 except KeyError:
     pass

@@ -84,7 +84,7 @@ cdef struct UnderWay:
 cdef void set_aside(UnderWay* exception) noexcept
 cdef void put_back(UnderWay* exception) noexcept
 
-cdef int raise_failure(Failure* failure, str what=*, atomic[uint32_t]* lost=*) except -1
+cdef int raise_failure(Failure* failure, str what=*, atomic[uint32_t]* lost=*, str where=*, str words=*) except -1
 cdef int drop_exception(Failure* failure) except -1 nogil
 cdef void drop_holdings(Failure* failure) noexcept nogil
 

@@ -36,17 +36,18 @@ FORKED = FORKED_TEXT.decode() + START_WORKERS
 
 # The end of a message, after the sentence and the caller's task: the reason, or advice.
 cdef dict ADVICE = {
-    STREAM_IS_CAPTURING: ". Prepare before the capture begins and file the launch of the graph, or end the capture "
+    STREAM_IS_CAPTURING: ". Put `use` around the launch of the graph, not around what is captured, or end the capture "
                          "first",
     SOURCE_IS_CAPTURING: ": an event recorded there would belong to the graph. End that capture first",
     STREAM_IS_DEAD: ": register it again",
     STREAM_IS_GONE: ". Pass its handle to unregister_stream() of the runtime, then make this call again, on a stream "
                     "that exists",
     NEEDS_CONTEXT_SYNC: ". Call reap_pending(), which may wait for it",
-    STREAM_IS_IN_USE: ": a launch is prepared on it and not filed yet, or a call is in flight",
-    BLOCK_IS_AWAITED: ". Let that one be first, or use on_conflict='wait'",
-    BLOCK_IS_CONTESTED: ". Commit it first, so that this one can be ordered after it",
-    WAIT_IS_CIRCULAR: ". Commit that window first, or name the blocks of both launches in one use()",
+    STREAM_IS_IN_USE: ": a `use` is open on it, or another thread is inside a call on it",
+    BLOCK_IS_AWAITED: ". Pass on_conflict='wait', or begin this one later",
+    BLOCK_IS_CONTESTED: ". Leave that one first, or pass on_conflict='wait'",
+    WAIT_IS_CIRCULAR: ", so that this one would wait for ever. Leave that one first, or name the memory of both "
+                      "launches in one use()",
     DEVICE_IS_LOST: ": the process has to start again",
     PROCESS_WAS_FORKED: START_WORKERS,
 }
@@ -181,17 +182,17 @@ cdef void write_sentence(Failure* failure, char* text, size_t size) noexcept nog
     elif failure.kind == PYTHON_RAISED:
         format_exception(failure.exception, text, size)
     elif failure.kind == BLOCK_IS_STALE:
-        snprintf(text, size, "use-after-free on generation %llu: the block was freed",
+        snprintf(text, size, "block %llu was freed, and cannot be used any more",
                  <unsigned long long>failure.generation)
     elif failure.kind == BLOCK_IS_CONTESTED:
-        snprintf(text, size, "a conflicting use of generation %llu is prepared on stream %llu and not filed yet",
+        snprintf(text, size, "block %llu is in another use that is still open, on stream %llu",
                  <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
     elif failure.kind == BLOCK_IS_AWAITED:
-        snprintf(text, size, "a conflicting use of generation %llu waits longer to be prepared on stream %llu",
+        snprintf(text, size, "block %llu is wanted by another use, which waits longer, on stream %llu",
                  <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
     elif failure.kind == WAIT_IS_CIRCULAR:
-        snprintf(text, size, "a conflicting use of generation %llu is prepared on stream %llu, and will not be filed "
-                 "while this window on stream %llu waits for it", <unsigned long long>failure.generation,
+        snprintf(text, size, "block %llu is in another use that is still open, on stream %llu, and cannot be left "
+                 "while this one on stream %llu waits for it", <unsigned long long>failure.generation,
                  <unsigned long long>failure.other_stream, <unsigned long long>failure.stream)
     elif failure.kind == STREAM_IS_CAPTURING:
         snprintf(text, size, "stream %llu is capturing a graph", <unsigned long long>failure.stream)
@@ -211,10 +212,10 @@ cdef void write_sentence(Failure* failure, char* text, size_t size) noexcept nog
     elif failure.kind == STREAM_IS_IN_USE:
         snprintf(text, size, "stream %llu is in use", <unsigned long long>failure.stream)
     elif failure.kind == OUT_OF_BUDGET:
-        snprintf(text, size, "out of budget: requested %llu bytes, remaining %llu bytes (current %llu, limit %llu)",
+        snprintf(text, size, "out of budget: requested %llu bytes, remaining %llu bytes of %llu bytes",
                  <unsigned long long>failure.budget.requested,
                  <unsigned long long>(failure.budget.limit - failure.budget.current),
-                 <unsigned long long>failure.budget.current, <unsigned long long>failure.budget.limit)
+                 <unsigned long long>failure.budget.limit)
     elif failure.kind == DEVICE_IS_LOST:
         snprintf(text, size, "the device was lost to an earlier error")
     elif failure.kind == PROCESS_WAS_FORKED:
@@ -265,9 +266,11 @@ cdef void format_exception(void* exception, char* text, size_t size) noexcept no
         put_back(&under_way)
 
 
-cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NULL) except -1:
+cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NULL, str where="",
+                       str words="") except -1:
     """Raise the failure that a nogil function reported.  `what` is the caller's task, as in "allocating 64 bytes";
-    `lost` has the marks of the runtime that loses its device with a sticky error (NULL: there is none)."""
+    `lost` has the marks of the runtime that loses its device with a sticky error (NULL: there is none).  `where` begins
+    the message, as in "read=: "; `words` name the block that the failure is about."""
     cdef char[512] text
     cdef object exception
     if lost != NULL and is_sticky(failure):
@@ -282,13 +285,13 @@ cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NUL
     with nogil:
         format_failure(failure, text, sizeof(text))
     contested = failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR)
-    where = f"argument {failure.argument}: " if (contested or failure.kind == BLOCK_IS_STALE) and (
-        failure.argument) else ""
     threads = f" (this is {thread_name(failure.thread)}, that is {thread_name(failure.other_thread)})" if (
         contested) else ""
-    message = (where + text.decode(errors="replace") + threads + (f" while {what}" if what else "")
-               + ADVICE.get(failure.kind, ""))
-    raise exception_of(failure, message)
+    sentence = text.decode(errors="replace")
+    if words:
+        sentence = sentence.replace(f"block {failure.generation}", words, 1)
+    task = f" ({what})" if what and failure.kind == BLOCK_IS_STALE else f" while {what}" if what else ""
+    raise exception_of(failure, where + sentence + threads + task + ADVICE.get(failure.kind, ""))
 
 
 cdef object budget_error(Failure* failure, str what):
@@ -344,11 +347,12 @@ cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except
         set_aside(&exception)
         try:
             warnings.warn(
-                f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on stream {seen.stream}: a "
-                f"conflicting use of generation {seen.generation} "
-                + (f"is prepared on stream {seen.other_stream}, in {thread_name(seen.other_thread)}, and not filed "
-                   "yet. Commit or cancel it" if seen.kind == BLOCK_IS_CONTESTED else
-                   f"waits longer, on stream {seen.other_stream}, in {thread_name(seen.other_thread)}"),
+                f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on stream {seen.stream}: "
+                f"block {seen.generation} "
+                + (f"is in another use that is still open, on stream {seen.other_stream}, in "
+                   f"{thread_name(seen.other_thread)}. Leave that one" if seen.kind == BLOCK_IS_CONTESTED else
+                   f"is wanted by another use, which waits longer, on stream {seen.other_stream}, in "
+                   f"{thread_name(seen.other_thread)}"),
                 BlockingWindowWarning, stacklevel=2)
         except BaseException as error:
             return keep_exception(failure, error)

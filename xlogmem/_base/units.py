@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-__all__ = ["format_bytes", "format_duration", "parse_bytes", "parse_device_id", "parse_number", "parse_size"]
+__all__ = ["bytes_in_words", "count_of_devices", "format_bytes", "format_duration", "parse_bytes", "parse_device_id",
+           "parse_number", "parse_size"]
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 POWERS = {unit.lower(): 1024 ** power for power, unit in enumerate(UNITS)} | {
@@ -22,6 +23,12 @@ def format_bytes(nbytes: int) -> str:
         number /= 1024
         power += 1
     return f"{number:.1f} {UNITS[power]}" if power else f"{nbytes} B"
+
+
+def bytes_in_words(nbytes: int) -> str:
+    """Format a number of bytes for a message: ``"3.0 GiB (3221225472 bytes)"``, and below 1 KiB ``"64 bytes"``."""
+    exact = f"{nbytes} byte{'s' if nbytes != 1 else ''}"
+    return f"{format_bytes(nbytes)} ({exact})" if nbytes >= 1024 else exact
 
 
 def format_duration(nanoseconds: int) -> str:
@@ -119,18 +126,28 @@ def parse_number(name: str, value: Any, least: int, most: int, what: str = "a nu
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an int, not {type(value).__name__}") from None
+        raise TypeError(f"{name} must be an int, not {_shown(value)}") from None
     if not least <= number <= most:
         raise ValueError(f"{name} must be {what} from {least} to {most}, got {_shown(number)}")
     return number
 
 
-def parse_device_id(device_id: SupportsIndex) -> int:
-    """Parse the number of a device for the driver's calls; the driver checks that the device exists.
+def parse_device_id(device_id: SupportsIndex | str, most: int = (1 << 31) - 1) -> int:
+    """Parse the number of a device, or a text such as ``"cuda:0"``; the driver checks that the device exists.
 
     Raises
     ------
     TypeError, ValueError
         It is not a number of a device.
     """
-    return parse_number("device_id", device_id, -1 << 31, (1 << 31) - 1, "the number of a device")
+    if isinstance(device_id, str):
+        found = re.fullmatch(r"cuda(?::(\d{1,9}))?", device_id)
+        if not found:
+            raise TypeError(f"device_id must be an int, or a text such as 'cuda:0', not {_shown(device_id)}")
+        device_id = int(found[1] or 0)
+    return parse_number("device_id", device_id, 0, most, "the number of a device")
+
+
+def count_of_devices(count: int) -> str:
+    """How many devices there are, and their numbers, for a message: ``"2 devices, 0 to 1"``."""
+    return f"{count} devices, 0 to {count - 1}" if count > 1 else "1 device, 0" if count else "no device"

@@ -4,9 +4,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from xlogmem._base.texts import printable
 from xlogmem._foreign.stream_owners import LIBRARIES, library_of
 
-__all__ = ["adopted_late", "how_to_track", "kind_of"]
+__all__ = ["adopted_late", "how_to_track", "in_words", "kind_of"]
 
 ADOPT = "adopt(x, stream=s) of the runtime, where s is the stream on which it was made"
 # The name of each library that can allocate through xlogmem, and the call that lets it.
@@ -18,9 +19,20 @@ ALLOCATE_HERE = {
 
 
 def kind_of(what: Any) -> str:
-    """The type of an object as a user writes it: ``cupy.ndarray``."""
+    """The type of an object as a user writes it: ``cupy.ndarray``, ``int``."""
     library = library_of(what)
-    return f"{library}.{type(what).__name__}" if library in ALLOCATE_HERE else type(what).__name__
+    name = type(what).__name__
+    return name if library in ("builtins", "__main__") else f"{library}.{name}"
+
+
+def in_words(what: Any) -> str:
+    """An argument in a message: its type, and its value if that is a number or a text: ``'x' (of type str)``."""
+    if what is None:
+        return "None"
+    if type(what) not in (bool, bytes, float, int, str):
+        return kind_of(what)
+    value = printable(repr(what)) if not isinstance(what, int) or abs(what) < 1 << 70 else "a very large number"
+    return f"{value if len(value) <= 60 else value[:57] + '...'} (of type {type(what).__name__})"
 
 
 def how_to_track(what: Any) -> str:

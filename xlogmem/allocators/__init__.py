@@ -250,7 +250,14 @@ def _in_order(names: tuple[str, ...]) -> list[str]:
         raise ValueError(f"name at least one library, of {listed}")
     for name in names:
         if name not in choices:                         # compared, as it may be anything
-            raise ValueError(f"{name!r} is not known; choose from {listed}")
+            if not isinstance(name, str):
+                raise ValueError(f"{name!r} is not the name of a library, as in enable('cupy', 'numba'). Choose from "
+                                 f"{listed}")
+            from difflib import get_close_matches  # not before it is needed
+
+            near = get_close_matches(name.lower(), choices, 1, 0.5)
+            raise ValueError(f"{name!r} is not known" + (f"; did you mean {near[0]!r}?" if near else "")
+                             + f" Choose from {listed}")
     return [name for name in LIBRARIES if name in names]
 
 

@@ -145,14 +145,14 @@ cdef class Core:
         delete_tables(&self.state)
 
     # ------------------------------------------------------------------------------------------ failures
-    cdef int fail(self, Failure* failure, str what) except -1:
-        """Raise the failure that an operation reported."""
+    cdef int fail(self, Failure* failure, str what, str where="") except -1:
+        """Raise the failure that an operation reported; `where` begins the message."""
         self.drop_owners()
         if failure.kind in (BLOCK_IS_STALE, BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
-            what += described(self, failure.generation, f", generation {failure.generation}")
+            words = described(self, failure.generation, f"block {failure.generation}")
             lines = recorded_lines(failure.generation)
             try:
-                raise_failure(failure, what, &self.state.marks)
+                raise_failure(failure, what, &self.state.marks, where, words)
             except XlogmemError as error:
                 error.args = (f"{error}{lines}",)
                 raise

@@ -3,7 +3,7 @@
 
 from libc.stdint cimport uint64_t
 
-from xlogmem.errors import StreamMisuseError, UseAfterFreeError
+from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport make_new
 from xlogmem._core cimport new_identity
 
@@ -39,12 +39,12 @@ cdef bint is_empty_of(DeviceBlock block, Core core) except -1:
     if block.block != nothing or block.stream.ordering is not core.ordering:
         return False
     if block.owned.item == NULL:
-        raise UseAfterFreeError(block.generation)
+        raise stale_handle(block)
     return True
 
 
 cdef int free_empty(DeviceBlock block) except -1:
     if block.owned.item == NULL:
-        raise UseAfterFreeError(block.generation)
+        raise stale_handle(block)
     block.owned.item = NULL
     return 0

@@ -8,7 +8,8 @@ from libc.stdint cimport uint8_t
 
 from xlogmem._base.signatures import Signed
 from xlogmem.errors import StreamMisuseError, UseAfterFreeError
-from xlogmem._base.cpp cimport vector
+from xlogmem._base.cpp cimport peek, unlikely, vector
+from xlogmem._base.failures cimport BLOCK_IS_STALE
 from xlogmem._core cimport FREED, LIVE, READ, READ_WRITE, RETIRED, Entry, is_still_locked, look_at_block, wait_for_block
 from xlogmem._order cimport ALLOCATED, HAS_READ, WRITTEN, OrderState, StreamState, is_of_former
 from xlogmem.resources.base cimport GuardTable
@@ -97,9 +98,6 @@ cdef class DeviceBlock:
 
     Attributes
     ----------
-    ptr : int
-        Device address.  Memory that xlogmem allocated is aligned to at least 256 bytes; adopted memory has the
-        alignment that it came with.  0 for a block of no bytes.
     nbytes : int
         Size in bytes, as requested.
     generation : int
@@ -159,7 +157,7 @@ cdef class DeviceBlock:
         """Return the block, which is closed at the end of the ``with`` statement."""
         if self.owned.item == NULL:
             if self.block == NULL:
-                raise StreamMisuseError("the block was never allocated")
+                raise StreamMisuseError("the block was never allocated: make one with DeviceRuntime.allocate()")
             raise stale_handle(self)
         return self
 
@@ -192,6 +190,21 @@ cdef class DeviceBlock:
             is_empty_of(self, core_of(self.stream))
 
     @property
+    def ptr(self):
+        """The device address, as an int.  Memory that xlogmem allocated is aligned to at least 256 bytes; adopted
+        memory has the alignment that it came with.  0 for a block of no bytes.
+
+        Raises
+        ------
+        UseAfterFreeError
+            The block was freed: its address may be that of other memory by now.  While a `use` keeps the memory of a
+            block that was freed inside of it, the address is returned.
+        """
+        if unlikely(self.block == NULL or peek(self.block.generation) != self.generation):
+            refuse_freed(self)
+        return self.address
+
+    @property
     def ready(self):
         """True if all work that `synchronize` waits for is complete.  The device is queried, without a wait.
 
@@ -220,7 +233,7 @@ cdef class DeviceBlock:
         cdef Core core = self.core
         if core is None and is_empty(self):
             core = core_of(self.stream)
-        return core.identity(self.ptr, self.generation, self.block.slot, self.stream)
+        return core.identity(self.address, self.generation, self.block.slot, self.stream)
 
     @property
     def size(self):
@@ -255,7 +268,7 @@ cdef class DeviceBlock:
             order.lock.unlock()
         if state == FREED:
             guard = self.core.state.resource.guard
-            kept = guard != NULL and guard.keeps(guard.self, self.ptr, self.generation)
+            kept = guard != NULL and guard.keeps(guard.self, self.address, self.generation)
             return BlockState.QUARANTINED if kept else BlockState.FREED
         return BlockState.LIVE if state == LIVE else BlockState.RETIRED
 
@@ -291,6 +304,13 @@ cdef class DeviceBlock:
                 f"{f' tag={self.tag}' if self.tag else ''} {self.state.value}>")
 
 
+cdef int refuse_freed(DeviceBlock block) except -1:
+    """Raise if the block has no memory any more."""
+    if block.owned.item == NULL if is_empty(block) else peek(block.block.generation) != block.generation:
+        raise stale_handle(block)
+    return 0
+
+
 cdef object interface_maker = None          # set by `buffers`, which stands above
 
 
@@ -307,6 +327,8 @@ cdef int wait_for_handle(DeviceBlock block) except -1:
     collect_exports()
     with nogil:
         failed = wait_for_block(&core.state, block.block, block.generation, &failure)
+    if failed and failure.kind == BLOCK_IS_STALE:
+        raise stale_handle(block)
     if failed:
         core.fail(&failure, f"waiting for {block!r}")
     return core.drop_owners()
@@ -320,6 +342,8 @@ cdef bint handle_is_ready(DeviceBlock block) except -1:
     collect_exports()
     with nogil:
         failed = look_at_block(&core.state, block.block, block.generation, &ready, &failure)
+    if failed and failure.kind == BLOCK_IS_STALE:
+        raise stale_handle(block)
     if failed:
         core.fail(&failure, f"looking at {block!r}")
     core.drop_owners()

@@ -3,13 +3,15 @@
 
 import time
 
+from cuda.bindings cimport cydriver as cy
 from cpython.exc cimport PyErr_Clear, PyErr_Fetch, PyErr_Restore
 from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t
 
-from xlogmem._base.units import parse_size
+from xlogmem._foreign.advice import in_words, kind_of
+from xlogmem._base.units import bytes_in_words, parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport peek, unlikely
 from xlogmem._base.failures cimport BLOCK_IS_CONTESTED, LOST, PYTHON_RAISED
@@ -33,7 +35,7 @@ from xlogmem._core cimport (
     free_into_cache,
     keep_stack_of_free,
 )
-from xlogmem._driver cimport is_host_memory
+from xlogmem._driver cimport DEVICE_MEMORY, HOST_MEMORY, NO_MEMORY, MemoryKind, kind_of_memory
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._order cimport StreamState
 from xlogmem.resources.base cimport Allocation, start_call_on
@@ -52,7 +54,7 @@ cdef inline void fill_handle(DeviceBlock handle, Block* block, uint64_t ptr, siz
                              bint owns) noexcept:
     """Fill a handle from plain values: the structure itself may hold another block by now."""
     handle.block = block
-    handle.ptr = ptr
+    handle.address = ptr
     handle.nbytes = nbytes
     handle.generation = generation
     if owns:
@@ -149,7 +151,7 @@ cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stre
     """Raise the failure that an allocation reported."""
     cdef bint is_foreign = failure.kind == PYTHON_RAISED
     try:
-        core.fail(failure, f"allocating {nbytes} bytes on {stream!r}")
+        core.fail(failure, f"allocating {bytes_in_words(bytes_wanted(nbytes))} on {stream!r}")
     except MemoryError as error:
         explain_shortage(core, error, is_foreign)
         raise
@@ -213,15 +215,15 @@ cdef DeviceBlock adopt_named(Core core, object what, object nbytes, tuple option
     stream, owner, tag = options
     refuse_several(what, "adopt each of them")
     if not name_memory(what, "adopt", &extent):
-        raise ValueError(f"adopt: {type(what).__name__} has no elements, so there is nothing to track")
+        raise ValueError(f"adopt: {kind_of(what)} has no elements, so there is nothing to track")
     if extent.device_id not in (-1, core.device_id):
-        raise StreamMisuseError(f"adopt: {type(what).__name__} is on device {extent.device_id}, and {core!r} is not")
+        raise StreamMisuseError(f"adopt: {kind_of(what)} is on device {extent.device_id}, and {core!r} is not")
     if owner is None and (extent.sized or not PyIndex_Check(what)):    # PyTorch's tensors have __index__, too
         owner = what
     if nbytes is not None:
         return adopt_range(core, extent.ptr, nbytes, stream, owner, tag)
     if not extent.sized:
-        raise ValueError(f"adopt: {type(what).__name__} is an address, which does not say how many bytes are meant: "
+        raise ValueError(f"adopt: {in_words(what)} is an address, which does not say how many bytes are meant: "
                          "give nbytes")
     return adopt_range(core, extent.first, bytes_of(&extent), stream, owner, tag)
 
@@ -251,19 +253,41 @@ cdef int adopt_after_ended(Core core, Range* memory, Found* found, Failure* fail
 
 
 cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
-    """Adopt a range of memory, unless the driver knows it as host memory."""
+    """Adopt a range of memory, unless the driver knows that it is none of a device.  What begins in a tracked block is
+    memory."""
+    cdef Found found
     cdef uint64_t address
-    cdef bint on_host
-    ptr = PyNumber_Index(ptr)
-    if 0 < ptr <= UINT64_MAX and not core.state.marks.load() & LOST:
-        address = ptr
+    cdef size_t size, allocated = 0
+    cdef MemoryKind kind
+    cdef cy.CUdevice device = core.ordering.context.device
+    ptr, nbytes = check_range(ptr, nbytes)
+    address, size = ptr, nbytes
+    if not core.find(address, &found) and not core.state.marks.load() & LOST:
         with nogil:
-            on_host = is_host_memory(address)
-        if on_host:
-            raise TypeError(f"adopt: {ptr:#x} is an address of host memory: xlogmem orders streams, and the host reads "
-                            "and writes that memory by itself. Name the device memory that it is copied to or from, "
-                            "and synchronize before the host uses it again")
+            kind = kind_of_memory(device, address, size, &allocated)
+        if kind != DEVICE_MEMORY:
+            refuse_memory(kind, address, size, allocated)
     return adopt_device_range(core, ptr, nbytes, stream, owner, tag)
+
+
+cdef int refuse_memory(MemoryKind kind, uint64_t address, size_t nbytes, size_t allocated) except -1:
+    if kind == HOST_MEMORY:
+        raise TypeError(f"adopt: {address:#x} is an address of host memory: xlogmem orders streams, and the host reads "
+                        "and writes that memory by itself. Name the device memory that it is copied to or from, and "
+                        "synchronize before the host uses it again")
+    if kind == NO_MEMORY:
+        raise ValueError(f"adopt: address {address:#x} is not memory of a device: the driver knows no allocation "
+                         "there. Was it freed, or is it a number of something else?")
+    raise ValueError(f"adopt: {bytes_in_words(nbytes)} at {address:#x} are more than there is: the allocation ends "
+                     f"after {bytes_in_words(allocated)}")
+
+
+cdef tuple check_range(object ptr, object nbytes):
+    """Return the address and the size of a range; raises if it makes no sense."""
+    ptr, nbytes = PyNumber_Index(ptr), PyNumber_Index(nbytes)
+    if not 0 < ptr <= UINT64_MAX or nbytes < 1 or ptr + nbytes > UINT64_MAX:
+        raise ValueError(f"adopt: not a range of device memory: {nbytes} bytes at {ptr}")
+    return ptr, nbytes
 
 
 cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
@@ -273,10 +297,7 @@ cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object
     cdef Stream home = None
     cdef DeviceBlock handle
     cdef int failed
-    ptr, nbytes = PyNumber_Index(ptr), PyNumber_Index(nbytes)
-    if not 0 < ptr <= UINT64_MAX or nbytes < 1 or ptr + nbytes > UINT64_MAX:
-        raise ValueError(f"not a range of device memory: {nbytes} bytes at {ptr}")
-    memory.ptr, memory.nbytes = ptr, nbytes
+    memory.ptr, memory.nbytes = check_range(ptr, nbytes)
     memory.stream = NULL
     memory.owner = NULL
     memory.tag = label_of_tag(tag)
@@ -294,14 +315,15 @@ cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object
         if owner is not None and (failed or not found.adopted):
             Py_DECREF(owner)
     if failed and failure.kind == BLOCK_IS_CONTESTED and core.has_ended(failure.generation):
-        raise StreamMisuseError(f"the range of {nbytes} bytes is still in use as block {failure.generation}, whose "
-                                "owner is gone: close the uses that are open on it, and end the capture of its stream")
+        raise StreamMisuseError(f"adopt: the range of {bytes_in_words(nbytes)} is still in use as block "
+                                f"{failure.generation}, whose owner is gone: leave the uses that are open on it, and "
+                                "end the capture of its stream")
     if failed and failure.kind == BLOCK_IS_CONTESTED:
-        block = described(core, failure.generation, f"{failure.generation}") or failure.generation
-        raise StreamMisuseError(f"the range of {nbytes} bytes overlaps the tracked block of generation {block} in part:"
-                                " adopt the whole of it, or a part that is inside it")
+        block = described(core, failure.generation, f"block {failure.generation}") or f"block {failure.generation}"
+        raise StreamMisuseError(f"adopt: the range of {bytes_in_words(nbytes)} at {ptr:#x} overlaps {block} in part: "
+                                "adopt the whole of it, or a part that is inside it")
     if failed:
-        core.fail(&failure, f"adopting {nbytes} bytes")
+        core.fail(&failure, f"adopting {bytes_in_words(nbytes)}")
     core.drop_owners()
     handle = new_handle(core, home, tag)
     fill_handle(handle, block_at(&core.state, found.slot), found.ptr, found.nbytes, found.generation, found.adopted)

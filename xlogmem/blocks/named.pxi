@@ -1,5 +1,7 @@
 # Arguments that are not blocks: their parts, and the memory of each part.
 
+from xlogmem._foreign.advice import kind_of
+from xlogmem._base.units import bytes_in_words
 from xlogmem._foreign.named cimport Extent
 
 
@@ -30,12 +32,11 @@ cdef object for_each(object what, object function, const char* where):
 cdef int refuse_several(object what, str advice) except -1:
     """Raise if an argument may consist of several blocks."""
     if resolver_of(what) is not None or isinstance(what, (list, tuple, dict)):
-        raise TypeError(f"{type(what).__name__} may consist of several blocks: {advice}")
+        raise TypeError(f"{kind_of(what)} may consist of several blocks: {advice}")
     return 0
 
 
 cdef str describe_beyond(Found* found, Extent* extent):
     """Describe the place of an array that begins in a block and is not inside it."""
-    return (f"its elements take bytes {extent.first:#x} to {extent.last:#x}, and the block of generation "
-            f"{found.generation} that it begins in has {found.nbytes} bytes, {found.ptr:#x} to "
-            f"{found.ptr + found.nbytes - 1:#x}")
+    return (f"its elements take bytes {extent.first:#x} to {extent.last:#x}, and block {found.generation}, in which it "
+            f"begins, has {bytes_in_words(found.nbytes)}, {found.ptr:#x} to {found.ptr + found.nbytes - 1:#x}")

@@ -9,7 +9,10 @@ from cpython.ref cimport PyObject
 cdef dict resolvers = {}                    # by type
 
 
-def register_resolver(kind, resolver):
+cdef object MISSING = object()
+
+
+def register_resolver(kind, resolver=MISSING):
     """Register a function by which `use` finds the memory of objects of a type, and of its subclasses.
 
     Parameters
@@ -35,12 +38,15 @@ def register_resolver(kind, resolver):
     """
     if not isinstance(kind, type):
         raise TypeError(f"register_resolver: {kind!r} is not a type")
+    if resolver is MISSING:
+        raise TypeError("register_resolver: resolver is missing: a function resolver(what, hold), or None to "
+                        "remove one")
     if resolver is None:
         resolvers.pop(kind, None)
     elif callable(resolver):
         resolvers[kind] = resolver
     else:
-        raise TypeError(f"register_resolver: {resolver!r} cannot be called")
+        raise TypeError(f"register_resolver: resolver must be a function resolver(what, hold), not {resolver!r}")
 
 
 cdef object resolver_of(object what):

@@ -9,6 +9,7 @@ cimport cython
 from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport UINT64_MAX, uint64_t
 
+from xlogmem._foreign.advice import in_words, kind_of
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport vector
 from xlogmem._core cimport (
@@ -152,7 +153,8 @@ cdef class Runtime(Core):
         ------
         TypeError, ValueError
             The argument is host memory (page-locked memory too, also by its address), or no memory, or a range that
-            makes no sense; or its size is not known.
+            makes no sense or goes beyond its allocation; or its size is not known; or the driver knows no allocation at
+            the address.
         StreamMisuseError
             The range overlaps a tracked block in part, or is on another device.  If one of several is refused, the ones
             adopted before it are released again.
@@ -286,8 +288,9 @@ cdef class Runtime(Core):
             return None
         if isinstance(what, BlockView):
             what = (<BlockView>what).block
-        address = what.ptr if isinstance(what, (DeviceBlock, BlockId)) else extent.ptr
-        return self.identity_at(address, found.generation)
+        if isinstance(what, DeviceBlock):
+            return self.identity_at((<DeviceBlock>what).address, found.generation)
+        return self.identity_at((<BlockId>what).ptr if isinstance(what, BlockId) else extent.ptr, found.generation)
 
     cdef BlockId identity_at(self, uint64_t address, uint64_t generation):
         """Return the identity of the block that contains an address, if the block has this generation (0: any)."""
@@ -438,9 +441,9 @@ cdef class Runtime(Core):
         refuse_several(what, "name it in use(), or give one block")
         resolved = self.resolve(what, found, &extent, "block")
         if resolved == UNTRACKED:
-            raise StreamMisuseError(f"{type(what).__name__} is not memory of {self!r}")
+            raise StreamMisuseError(f"block: {in_words(what)} is not tracked by {self!r}")
         if resolved == BEYOND:
-            raise StreamMisuseError(f"{type(what).__name__} is not in one block: {describe_beyond(found, &extent)}")
+            raise StreamMisuseError(f"block: {kind_of(what)} is not in one block: {describe_beyond(found, &extent)}")
         return TRACKED if resolved == READ_ONLY_HERE else resolved
 
     def _generation_of(self, what):

@@ -5,9 +5,10 @@ import enum
 from libc.stdint cimport uint64_t
 
 from xlogmem._base.texts import printable, shown
+from xlogmem._base.units import bytes_in_words
 from xlogmem.errors import StreamMisuseError, UseAfterFreeError
 from xlogmem.resources.layers import find_layer
-from xlogmem._base.cpp cimport vector
+from xlogmem._base.cpp cimport peek, vector
 from xlogmem._base.labels cimport object_of, release
 from xlogmem._base.survey cimport Seen, SeenStream, SeenUser, Survey
 from xlogmem._core cimport Figures, mark_lost_if_sticky, see_generation_locked, survey_locked, tally_tags_locked
@@ -131,15 +132,17 @@ cdef str described(Core core, uint64_t generation, str name):
 
 
 cdef str words_of(size_t nbytes, object tag, object stream):
-    return f"{nbytes} bytes" + (f", tag {shown(tag)}" if tag is not None else "") + (
+    return bytes_in_words(nbytes) + (f", tag {shown(tag)}" if tag is not None else "") + (
         f", allocated on stream {stream}" if stream is not None else ", adopted without a stream")
 
 
 cdef object stale_handle(DeviceBlock block):
     """Make the error for a handle that owns no memory any more."""
-    cdef str words = words_of(block.nbytes, block.tag, block.stream.id if block.stream is not None else None)
-    return UseAfterFreeError(block.generation, f"use-after-free on generation {block.generation} ({words}): "
-                                               "the block was freed, or this handle never owned it"
+    words = words_of(block.nbytes, block.tag, block.stream.id if block.stream is not None else None)
+    alias = block.core is not None and block.owned.end == NULL and peek(block.block.generation) == block.generation
+    what = "does not belong to this handle: the one that allocate() returned frees it" if alias else (
+        "was freed, and cannot be used any more")
+    return UseAfterFreeError(block.generation, f"block {block.generation} ({words}) {what}"
                              + recorded_lines(block.generation))
 
 
@@ -161,10 +164,11 @@ cdef str figures_of_shortage(Core core):
     by_tag = tags_and_totals(core, &figures, &pending)
     rows = rows_by_line(core, known) if known is not None else [
         (shown(tag), nbytes, count) for tag, nbytes, count in by_tag]
-    parts = [f"the runtime has {figures.live_bytes} bytes live in {figures.live_blocks} blocks and {pending} pending"]
+    parts = [f"the runtime has {bytes_in_words(figures.live_bytes)} live in {blocks_in_words(figures.live_blocks)} and "
+             f"{bytes_in_words(pending)} pending"]
     parts += figures_of_pool(core) + figures_of_device(core)
     return "; ".join(parts) + "".join([
-        f"\n  {nbytes} bytes in {count} blocks: {name}" for name, nbytes, count in rows[:LINES]])
+        f"\n  {bytes_in_words(nbytes)} in {blocks_in_words(count)}: {name}" for name, nbytes, count in rows[:LINES]])
 
 
 cdef list rows_by_line(Core core, object known):
@@ -215,8 +219,8 @@ cdef list figures_of_pool(Core core):
     if pool is None:
         return []
     figures = pool.statistics()
-    return [f"the pool has {figures['free_bytes']} of {figures['pool_size']} bytes free, the largest span "
-            f"{figures['largest_free_bytes']}"]
+    return [f"the pool has {bytes_in_words(figures['free_bytes'])} free of {bytes_in_words(figures['pool_size'])}, the "
+            f"largest piece {bytes_in_words(figures['largest_free_bytes'])}"]
 
 
 cdef list figures_of_device(Core core):
@@ -229,4 +233,8 @@ cdef list figures_of_device(Core core):
         if not failed:
             failed = mark_lost_if_sticky(&core.state, memory_info(&free_bytes, &total, &ignored), &ignored)
             leave_context(&scope)
-    return [] if failed else [f"the device has {free_bytes} of {total} bytes free"]
+    return [] if failed else [f"the device has {bytes_in_words(free_bytes)} free of {bytes_in_words(total)}"]
+
+
+cdef str blocks_in_words(size_t count):
+    return f"{count} block{'s' if count != 1 else ''}"

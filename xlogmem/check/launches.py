@@ -64,10 +64,7 @@ class Launch:
 
 def declare(pattern: str, read: Iterable[int], write: Iterable[int], run: Callable[[Launch], object] | None) -> None:
     """See `xlogmem.check.kernel`."""
-    reads, writes = set(read), set(write)
-    for index in reads | writes:
-        if index < 0:
-            raise ValueError(f"parameters count from 0, not {index}")
+    reads, writes = _places("read", read), _places("write", write)
     if not sim.installed():
         return                                          # there is no check, or one on a GPU, which runs the kernel
     letters = {(True, False): "r", (False, True): "w", (True, True): "b", (False, False): "-"}
@@ -78,6 +75,17 @@ def declare(pattern: str, read: Iterable[int], write: Iterable[int], run: Callab
         _functions.append(function)
         address = ctypes.cast(function, ctypes.c_void_p).value
     sim.simulator().declare_kernel(pattern, roles, address)
+
+
+def _places(name: str, indices: Iterable[int]) -> set[int]:
+    found = set()
+    for index in indices:
+        if not isinstance(index, int) or index < 0:
+            raise (ValueError if isinstance(index, int) else TypeError)(
+                f"{name} must be places among the kernel's parameters, which count from 0, as in {name}=[0, 1], got "
+                f"{index!r}")
+        found.add(index)
+    return found
 
 
 def _guarded(run: Callable[[Launch], object]) -> Callable[[object], None]:

@@ -32,7 +32,7 @@ cdef class Context:
 
 
 cdef Context context_of(int device_id):
-    """The primary context of a device, retained on first use.  Raises DriverError if there is no such device."""
+    """The primary context of a device, retained on first use.  Raises ValueError if there is no such device."""
     cdef Context context
     cdef Failure failure
     cdef int failed

@@ -1,18 +1,18 @@
 # Devices: properties that need no context, and memory sizes.
 
-from xlogmem.errors import DriverError
+from xlogmem._base.units import count_of_devices
 from xlogmem._base.failures cimport raise_failure
 
 
 cdef int device_with_id(int device_id, cy.CUdevice* device) except -1:
-    """Get the driver's number of a device.  Needs no context and makes none.  Raises DriverError if there is no such
+    """Get the driver's number of a device.  Needs no context and makes none.  Raises ValueError if there is no such
     device."""
     cdef Failure failure
     cdef int failed
     initialize()
     count = device_count()
     if not 0 <= device_id < count:
-        raise DriverError(f"device_id {device_id} is out of range: this process sees {count} device(s)")
+        raise ValueError(f"device {device_id} is not here: this process sees {count_of_devices(count)}")
     with nogil:
         failed = _check(&failure, "cuDeviceGet", cy.cuDeviceGet(device, device_id))
     if failed:

@@ -6,6 +6,9 @@
 
 from libc.stdint cimport uint32_t
 
+cdef extern from "<sys/mman.h>" nogil:
+    int mincore(void* address, size_t length, unsigned char* pages)
+
 
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil:
     cdef cy.CUstreamCaptureMode mode = relax_capture()
@@ -78,6 +81,41 @@ cdef bint is_host_memory(cy.CUdeviceptr ptr) except -1 nogil:
             or kind != <unsigned int>cy.CU_MEMORYTYPE_HOST):
         return False
     return cy.cuPointerGetAttribute(&managed, cy.CU_POINTER_ATTRIBUTE_IS_MANAGED, ptr) != cy.CUDA_SUCCESS or not managed
+
+
+cdef MemoryKind kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes,
+                               size_t* allocated) except? NO_MEMORY nogil:
+    """What the driver knows about a range of memory, in one query, which needs no context and may be made during a
+    capture.  `allocated` gets the bytes from the address to the end of its allocation (of addresses that were reserved:
+    of the reservation) where the range goes beyond it."""
+    cdef cy.CUpointer_attribute attributes[4]
+    cdef void* answers[4]
+    cdef unsigned int kind = 0, managed = 0
+    cdef cy.CUdeviceptr start = 0
+    cdef size_t size = 0
+    attributes[0], answers[0] = cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &kind
+    attributes[1], answers[1] = cy.CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed
+    attributes[2], answers[2] = cy.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, &start
+    attributes[3], answers[3] = cy.CU_POINTER_ATTRIBUTE_RANGE_SIZE, &size
+    if process_was_forked() or cy.cuPointerGetAttributes(4, attributes, answers, ptr) != cy.CUDA_SUCCESS:
+        return DEVICE_MEMORY                            # it cannot say
+    if kind == 0 and not managed:
+        return DEVICE_MEMORY if may_be_pageable(device, ptr) else NO_MEMORY
+    if kind == <unsigned int>cy.CU_MEMORYTYPE_HOST and not managed:
+        return HOST_MEMORY
+    if 0 < size < ptr - start + nbytes:
+        allocated[0] = size - (ptr - start)
+        return BEYOND_MEMORY
+    return DEVICE_MEMORY
+
+
+cdef bint may_be_pageable(cy.CUdevice device, cy.CUdeviceptr ptr) except -1 nogil:
+    """True if the device reaches all memory of the process (HMM, ATS), and the process has a page at this address."""
+    cdef int reaches = 0
+    cdef unsigned char resident
+    if cy.cuDeviceGetAttribute(&reaches, cy.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device) != cy.CUDA_SUCCESS:
+        return True
+    return reaches and mincore(<void*><size_t>(ptr & ~<cy.CUdeviceptr>4095), 1, &resident) == 0
 
 
 cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil:

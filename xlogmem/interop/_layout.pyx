@@ -148,6 +148,8 @@ cdef class ArrayLayout:
                 shape.append(length)
                 strides.append(step * stride)
             else:
+                if not PyIndex_Check(item):
+                    raise TypeError(f"an index of a buffer is an int, a slice or an ellipsis, not {item!r}")
                 number = PyNumber_Index(item)
                 if not -extent <= number < extent:
                     raise IndexError(f"index {number} is out of bounds for {extent} elements")

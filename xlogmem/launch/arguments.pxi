@@ -8,6 +8,7 @@ from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport uint64_t
 
+from xlogmem._foreign.advice import kind_of
 from xlogmem._core cimport IGNORE_UNTRACKED, Found, Request
 from xlogmem._foreign.named cimport Extent
 from xlogmem._order cimport current_thread
@@ -27,6 +28,8 @@ from xlogmem.blocks cimport (
 
 cdef int register(LaunchRecorder recorder, object what, int access) except -1:
     recorder.refuse_late(access)
+    if recorder.unsettled is not None and NAMES_NOTHING in recorder.unsettled:
+        recorder.unsettled = None
     if recorder.window.thread != current_thread():
         recorder.window.moved = True
     return add_uses(recorder, <PyObject*>what, access)
@@ -100,7 +103,7 @@ cdef int add_memory(LaunchRecorder recorder, object what, int access, object nam
     """Find the block behind an object without a resolver."""
     cdef Found found
     cdef Extent extent
-    cdef Resolved known = recorder.runtime.resolve(what, &found, &extent, METHODS[access])
+    cdef Resolved known = recorder.runtime.resolve(what, &found, &extent, ARGUMENTS[access])
     recorder.refuse_late(access)
     if known == TRACKED:
         add_found(recorder, &found, access)
@@ -114,7 +117,7 @@ cdef int add_memory(LaunchRecorder recorder, object what, int access, object nam
     elif known == BEYOND and recorder.window.untracked == IGNORE_UNTRACKED:
         add_tracked_in(recorder, &extent, access)
     elif known == BEYOND:
-        recorder.reject(access, f"{type(named).__name__} is not in one block: {describe_beyond(&found, &extent)}. Make "
+        recorder.reject(access, f"{kind_of(named)} is not in one block: {describe_beyond(&found, &extent)}. Make "
                         "one of its size, or adopt all of it")
     return 0
 
@@ -168,16 +171,22 @@ cdef int add_parts(LaunchRecorder recorder, object parts, int access, object nam
 
 
 cdef int refuse_depth(int access, object named, Py_ssize_t depth) except -1:
-    which = "lists, tuples and dicts" if named is None else f"the resolvers of {type(named).__name__} and its parts"
-    raise RecursionError(f"{METHODS[access]}: {which} name parts of parts, {depth} deep: does one of them name itself?")
+    which = "lists, tuples and dicts" if named is None else f"the resolvers of {kind_of(named)} and its parts"
+    raise RecursionError(f"{ARGUMENTS[access]}: {which} name parts of parts, {depth} deep: does one of them name "
+                         "itself?")
 
 
 cdef object parts_of(LaunchRecorder recorder, object what, object resolver):
     """Return an iterator over the parts that the resolver names."""
     if recorder.held is None:
         recorder.held = []
-    parts = resolver(what, recorder.held.append)
+    try:
+        parts = resolver(what, recorder.held.append)
+    except Exception as error:
+        error.add_note(f"raised by the resolver of {kind_of(what)} (register_resolver), which is called as "
+                       "resolver(what, hold)")
+        raise
     try:
         return iter(parts)
     except TypeError:
-        raise TypeError(f"the resolver of {type(what).__name__} gave {parts!r}, not an iterable of parts") from None
+        raise TypeError(f"the resolver of {kind_of(what)} gave {parts!r}, not an iterable of parts") from None

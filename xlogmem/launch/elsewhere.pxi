@@ -13,6 +13,7 @@ from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
+from xlogmem._foreign.advice import kind_of
 from xlogmem._driver import can_access_peer
 from xlogmem.errors import StreamMisuseError
 from xlogmem.resources import AsyncMemoryResource, DirectMemoryResource
@@ -138,7 +139,7 @@ cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, in
         if known == BEYOND and recorder.window.untracked == IGNORE_UNTRACKED:
             return add_tracked_in(recorder_in(recorder, core), extent, access) == 0
         if known == BEYOND:
-            return recorder.reject(access, f"{type(named).__name__} is not in one block of device {core.device_id}: "
+            return recorder.reject(access, f"{kind_of(named)} is not in one block of device {core.device_id}: "
                                    f"{describe_beyond(&found, extent)}. Make one of its size, or adopt all of it") == 0
         if known == READ_ONLY_HERE:
             refuse_writing(extent, access, named)
@@ -185,8 +186,8 @@ cdef int refuse_inaccessible(LaunchRecorder recorder, Stream own_stream) except 
 
 cdef str describe_request(Core core, Request* request):
     """Describe the block of a request, for an error."""
-    words = described(core, request.generation, f"generation {request.generation}")
-    return words or f"generation {request.generation}"
+    words = described(core, request.generation, f"block {request.generation}")
+    return words or f"block {request.generation}"
 
 
 cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* adopted) noexcept:
@@ -230,8 +231,8 @@ cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, u
         raise_failure(&failure, f"querying whether device {device} can access memory of device {peer}")
     if allowed & needed == needed:
         return allowed == READ_WRITE_ACCESS
-    what = (f"{METHODS[access]}: device {device}, to which {own_stream!r} belongs, has no access to "
-            f"the block of {describe_request(recorder.runtime, request)} on device {peer}")
+    what = (f"{ARGUMENTS[access]}: device {device}, to which {own_stream!r} belongs, has no access to "
+            f"{describe_request(recorder.runtime, request)} on device {peer}")
     if not can_access_peer(device, peer):
         raise StreamMisuseError(f"{what}, and these devices are not peers: copy it there, as Buffer.copy_from does")
     raise StreamMisuseError(f"{what}: call xlogmem.enable_peer_access({device}, {peer}) first"
@@ -268,7 +269,7 @@ cdef int refuse_opening(LaunchRecorder recorder) except -1:
     """Refuse a launch across devices while its windows are being opened, one after the other."""
     cdef LaunchRecorder other
     if recorder.together.opening:
-        raise StreamMisuseError("the recorder is in preflight in another thread: a recorder belongs to one thread")
+        raise StreamMisuseError("another thread is entering this use: each thread needs one of its own")
     recorder.refuse_busy()
     for other in recorder.together.others:
         other.refuse_busy()

@@ -57,12 +57,14 @@ cdef object use_quickly(PyObject* _, PyObject** arguments, Py_ssize_t count, PyO
 
 cdef inline bint sort_arguments(PyObject** arguments, Py_ssize_t count, PyObject* names, PyObject** things) noexcept:
     """Sort arguments: by place after the stream, then by name.  False if a name is unknown, or its argument was given
-    already."""
+    already, or there is none."""
     cdef Py_ssize_t i, place
     cdef PyObject* name
     for i in range(3):
         things[i] = arguments[i + 1] if i + 1 < count else NULL
-    for i in range(PyTuple_GET_SIZE(<object>names) if names != NULL else 0):
+    if names == NULL:
+        return count > 1
+    for i in range(PyTuple_GET_SIZE(<object>names)):
         name = PyTuple_GET_ITEM(<object>names, i)
         if name == <PyObject*>READ_NAME:
             place = 0

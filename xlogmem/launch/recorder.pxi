@@ -6,6 +6,8 @@ from xlogmem._base.signatures import Signed
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport unlikely
 from xlogmem._base.failures cimport Failure, raise_failure
+from libc.stdint cimport uint64_t
+
 from xlogmem._core cimport (
     ADOPT_UNTRACKED,
     CANCELLED,
@@ -39,7 +41,7 @@ from xlogmem.blocks cimport Core
 from xlogmem.streams cimport Stream, core_of, handle_of
 
 
-cdef dict METHODS = {READ: "read", WRITE: "write", READ_WRITE: "read_write"}    # also names of the arguments of `use`
+cdef dict ARGUMENTS = {READ: "read=", WRITE: "write=", READ_WRITE: "read_write="}   # of `use`, in messages
 cdef dict UNTRACKED_CHOICES = {"raise": RAISE_UNTRACKED, "ignore": IGNORE_UNTRACKED, "adopt": ADOPT_UNTRACKED}
 cdef dict ON_CONFLICT = {"wait": WAIT_FOR_CONFLICTS, "raise": REFUSE_CONFLICTS, "count": COUNT_CONFLICTS}
 
@@ -98,8 +100,10 @@ cdef class LaunchRecorder:
 
     __signature__ = Signed("stream, *, runtime=None, untracked='raise', handback='all', on_conflict='wait'")
 
-    def __init__(self, stream not None, *, Core runtime=None, str untracked="raise", str handback="all",
+    def __init__(self, stream=None, *, Core runtime=None, str untracked="raise", str handback="all",
                  str on_conflict="wait"):
+        if stream is None:
+            raise TypeError("LaunchRecorder: stream is missing: LaunchRecorder(stream)")
         if untracked not in UNTRACKED_CHOICES:
             raise ValueError(f"untracked {untracked!r} is unknown; choose raise, ignore or adopt")
         if handback not in ("all", "writes"):
@@ -148,16 +152,15 @@ cdef class LaunchRecorder:
         if self.together is not None and self.together.opening:
             refuse_opening(self)
         if self.preflighted or self.done:
-            raise StreamMisuseError(
-                f"{METHODS[access]}: a use was recorded after preflight; nothing was added, and commit files "
-                "what was preflighted. Register everything first")
+            raise StreamMisuseError(f"{ARGUMENTS[access]}: this use was entered before, and takes no more memory: name "
+                                    "all of it first. Nothing was added")
         return 0
 
     cdef int reject(self, int access, str why) except -1:
         """Note an error that the preflight will raise."""
         self.refuse_late(access)
         self.unsettled = self.unsettled or []
-        self.unsettled.append(f"{METHODS[access]}: {why}")
+        self.unsettled.append(f"{ARGUMENTS[access]}: {why}")
         return 0
 
     # ------------------------------------------------------------------------------------------ the window
@@ -183,9 +186,9 @@ cdef class LaunchRecorder:
     cdef int refuse_busy(self) except -1:
         cdef Failure failure
         if self.window == NULL:
-            raise StreamMisuseError("the recorder was never initialised")
+            raise StreamMisuseError("this LaunchRecorder was never initialised: make one with use()")
         if self.busy:
-            raise StreamMisuseError("the recorder is in preflight in another thread: a recorder belongs to one thread")
+            raise StreamMisuseError("another thread is entering this use: each thread needs one of its own")
         if refuse_forked(&failure):
             raise_failure(&failure)
         return 0
@@ -213,7 +216,7 @@ cdef class LaunchRecorder:
         """Raise if the recorder cannot be preflighted; else adopt the memory that has to be adopted first."""
         self.refuse_busy()
         if self.preflighted or self.done:
-            raise StreamMisuseError("the recorder was preflighted before; make a new one for each launch")
+            raise StreamMisuseError("this use was entered before: make a new one for each launch, with use()")
         self.refuse_unsettled()
         self.busy = True
         try:
@@ -243,10 +246,19 @@ cdef class LaunchRecorder:
                     failed = prepare_rest(&self.runtime.state, self.window, failure)
             self.busy = False
         if failed:
-            if self.is_part or self.together is not None:
-                failure.argument = 0                    # as the program counts them, it is another one
-            self.runtime.fail(failure, f"preparing a launch on {self.stream!r}")
+            self.runtime.fail(failure, f"preparing a launch on {self.stream!r}", self.arguments_of(failure.generation))
         return 0
+
+    cdef str arguments_of(self, uint64_t generation):
+        """The argument that names a block first, to begin a message: ``"read=: "``, and of several things
+        ``"read=, number 2 of 3: "``; empty for other failures."""
+        cdef size_t i, count = self.window.requests.size()
+        for i in range(count):
+            if generation != 0 and self.window.requests[i].generation == generation:
+                several = count > 1 and not self.is_part and self.together is None
+                place = f", number {i + 1} of {count}" if several else ""
+                return f"{ARGUMENTS[self.window.requests[i].access]}{place}: "
+        return ""
 
     def commit(self):
         """File the launch.  Call it after the launch was queued.  After a successful preflight, commit always files the
@@ -264,7 +276,8 @@ cdef class LaunchRecorder:
         if self.unsettled is not None:
             self.refuse_unsettled()
         if not self.preflighted and has_uses(self):
-            raise StreamMisuseError("commit without a successful preflight: the launch is not protected")
+            raise StreamMisuseError("commit(): preflight() was not called before, or has failed: the launch is not "
+                                    "protected. Use it in a `with` statement around the launch")
         self.finish(LAUNCHED)
 
     def cancel(self):
@@ -279,13 +292,13 @@ cdef class LaunchRecorder:
         cdef bint more
         if self.window == NULL or self.busy or self.done or process_was_forked():
             self.refuse_busy()
-            raise StreamMisuseError("the recorder was committed or cancelled before")
+            raise StreamMisuseError("this use was left before (committed or cancelled): make a new one for each launch")
         self.done = True
         held = self.held                                # dropped when everything is filed
         if held is not None:
             self.held = None
         if not self.window.is_open:
-            return 0
+            return self.finish_unopened(outcome)
         order = self.runtime.state.order
         if order.lock.try_lock():
             more = file_window_locked(&self.runtime.state, self.window, outcome)
@@ -299,10 +312,15 @@ cdef class LaunchRecorder:
             self.finish_slowly()
         if self.window.thread == NO_THREAD:
             raise StreamMisuseError(
-                f"the thread that prepared this use on {self.stream!r} ended before the use was finished, and launches "
-                "that waited for it have gone on since: they are ordered after what was on the stream by then, and "
-                "perhaps not after this launch, which is filed now. Prepare and finish in threads that live meanwhile, "
-                "or hold a LaunchRecorder")
+                f"the thread that entered this use on {self.stream!r} ended before the use was left, and launches that "
+                "waited for it have gone on since: they are ordered after what was on the stream by then, and perhaps "
+                "not after this launch. Enter and leave in threads that live meanwhile, or hold a LaunchRecorder")
+        return 0
+
+    cdef int finish_unopened(self, Outcome outcome) except -1:
+        if outcome == LAUNCHED and not self.preflighted and has_uses(self):
+            raise StreamMisuseError("this use was left, and not entered before: what was launched is not protected. "
+                                    "Use it in a `with` statement around the launch")
         return 0
 
     cdef int finish_slowly(self) except -1:
@@ -374,7 +392,7 @@ cdef class LaunchRecorder:
     def __repr__(self):
         if self.window == NULL:
             return "<LaunchRecorder that was never initialised>"
-        return describe_window(self.window, "done" if self.done else "preflighted" if self.preflighted else "recording")
+        return describe_window(self.window, "done" if self.done else "entered" if self.preflighted else "recording")
 
 
 cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:

@@ -4,7 +4,7 @@ import warnings
 import weakref
 
 from xlogmem._base.units import format_bytes
-from xlogmem._foreign.advice import adopted_late, how_to_track, kind_of
+from xlogmem._foreign.advice import adopted_late, how_to_track, in_words, kind_of
 from xlogmem._foreign.memory_owners import find_memory_owner
 from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
@@ -25,8 +25,8 @@ cdef int add_untracked(LaunchRecorder recorder, object what, Extent* extent, int
     if recorder.window.untracked == RAISE_UNTRACKED:
         size = f" ({format_bytes(extent.last - extent.first + 1)})" if extent.sized else ""
         recorder.advice = explain(recorder) or how_to_track(named)
-        return recorder.reject(access, f"untracked buffer rejected: {kind_of(named)} at {extent.first:#x}{size} is not "
-                               f"memory of {recorder.runtime!r}")
+        return recorder.reject(access, f"{in_words(named)} at {extent.first:#x}{size} is not tracked by "
+                               f"{recorder.runtime!r}")
     if explanations:
         explanation = explain(recorder)
         if explanation:
@@ -46,7 +46,7 @@ cdef str explain(LaunchRecorder recorder):
 
 cdef int refuse_writing(Extent* extent, int access, object named) except -1:
     if extent.read_only and access != READ:
-        raise StreamMisuseError(f"{METHODS[access]}: {type(named).__name__} says that it is read-only: a launch that "
+        raise StreamMisuseError(f"{ARGUMENTS[access]}: {kind_of(named)} says that it is read-only: a launch that "
                                 "writes it would be wrong")
     return 0
 
@@ -56,7 +56,7 @@ cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int
     """Check memory that has to be adopted; the preflight adopts it once everything is checked, and the arguments live
     until then."""
     cdef Extent whole
-    cdef str name = type(named).__name__
+    cdef str name = kind_of(named)
     refuse_writing(extent, access, named)
     if not extent.sized:
         return recorder.reject(access, f"{name} is an untracked address, and does not say how many bytes are meant: "
@@ -64,13 +64,13 @@ cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int
     if extent.device_id not in (-1, recorder.runtime.device_id):
         return recorder.reject(access, f"{name} is on device {extent.device_id}, and {recorder.runtime!r} is not")
     owner = find_memory_owner(what)
-    if not (owner is not what and name_memory(owner, METHODS[access], &whole) and whole.sized
+    if not (owner is not what and name_memory(owner, ARGUMENTS[access], &whole) and whole.sized
             and whole.first <= extent.first and whole.last >= extent.last):
         whole = extent[0]
     try:
         weakref.ref(owner)
     except TypeError:
-        return recorder.reject(access, f"{name} cannot be tracked as long as it lives: {type(owner).__name__} has no "
+        return recorder.reject(access, f"{name} cannot be tracked as long as it lives: {kind_of(owner)} has no "
                                "weak references. Track it with adopt(), and keep the handle")
     recorder.refuse_late(access)
     recorder.unsettled = recorder.unsettled or []

@@ -64,9 +64,14 @@ cdef object current_stream(list things, Core runtime):
     return next(iter(streams.values()))
 
 
+cdef list NOT_GIVEN = []                    # no other list is this one
+cdef str NAMES_NOTHING = ("use: no memory is named, so nothing is ordered: pass read=, write= or read_write=. For a "
+                          "launch that touches none pass read=[]")
+
+
 @cython.embedsignature(False)               # see quick.pxi
-def use(stream, read=(), write=(), read_write=(), *, Core runtime=None, str untracked="raise", str handback="all",
-        str on_conflict="wait"):
+def use(stream=NOT_GIVEN, read=NOT_GIVEN, write=NOT_GIVEN, read_write=NOT_GIVEN, *, Core runtime=None,
+        str untracked="raise", str handback="all", str on_conflict="wait"):
     """Protect a launch: ``with use(stream, read=a, write=b): launch(...)``.
 
     On entry `stream` has to wait, on the device, for all work that the launch has to come after: writers of the memory
@@ -103,7 +108,8 @@ def use(stream, read=(), write=(), read_write=(), *, Core runtime=None, str untr
         At the call: an argument is host memory, or no memory, contradicts itself, is written and says that it is
         read-only, or belongs to another runtime; or there is no current stream, or several that differ.
     StreamMisuseError, UseAfterFreeError, DriverError
-        On entry; see `LaunchRecorder.preflight`.
+        On entry: neither `read` nor `write` nor `read_write` was given (``read=[]`` is for launches that touch nothing,
+        and for what the returned recorder is given afterwards nothing is missing); see `LaunchRecorder.preflight`.
 
     Examples
     --------
@@ -111,6 +117,9 @@ def use(stream, read=(), write=(), read_write=(), *, Core runtime=None, str untr
     ...     kernel[grid, block, stream](a, b, c)
     """
     cdef list things = []
+    if stream is NOT_GIVEN:
+        raise TypeError("use: stream is missing: use(stream, read=..., write=...), and None is the current stream of "
+                        "the libraries whose arrays are named")
     if not isinstance(stream, Stream):
         for_each((read, write, read_write), things.append, b" in use")
         if runtime is None:
@@ -122,4 +131,6 @@ def use(stream, read=(), write=(), read_write=(), *, Core runtime=None, str untr
     register(recorder, read, READ)
     register(recorder, write, WRITE)
     register(recorder, read_write, READ_WRITE)
+    if read is NOT_GIVEN and write is NOT_GIVEN and read_write is NOT_GIVEN:
+        recorder.unsettled = [NAMES_NOTHING]
     return recorder

@@ -44,8 +44,9 @@ cdef void end_window(Window* window, void* core, uint64_t number) noexcept:
 
 cdef void warn_of_dropped(Window* window) noexcept:
     """Warn of a dropped recorder.  A finalizer cannot raise a warning that is an error: it is printed."""
-    warnings.warn(f"{describe_window(window, 'preflighted')} was dropped between preflight and commit; its uses are "
-                  "filed as if launched. Call commit() or cancel()", ResourceWarning, stacklevel=2)
+    warnings.warn(f"{describe_window(window, 'entered')} was entered, and was dropped without being left; it counts "
+                  "as launched. Use it in a `with` statement, or call commit() or cancel()", ResourceWarning,
+                  stacklevel=2)
 
 
 cdef str describe_window(Window* window, str state):

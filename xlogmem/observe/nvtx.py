@@ -197,9 +197,10 @@ def record_or_warn() -> None:
 
 def with_ranges(use: Callable[..., LaunchRecorder], domain: Any) -> Callable[..., NamedUse]:
     @wraps(use)
-    def named(stream: Any, read: Any = (), write: Any = (), read_write: Any = (), **options: Any) -> NamedUse:
-        recorder = use(stream, read, write, read_write, **options)
-        return NamedUse(recorder, domain, f"use {names_of((read, write, read_write))} on stream {recorder.stream.id}")
+    def named(stream: Any, *things: Any, **options: Any) -> NamedUse:
+        recorder = use(stream, *things, **options)
+        things += tuple(options[access] for access in ("read", "write", "read_write") if access in options)
+        return NamedUse(recorder, domain, f"use {names_of(things)} on stream {recorder.stream.id}")
 
     return named
 

@@ -47,10 +47,10 @@ POOL = {
 COUNTERS = {
     "allocations": ("xlogmem_allocations", "Allocations."),
     "frees": ("xlogmem_frees", "Frees."),
-    "uses": ("xlogmem_uses", "Launches that were filed with what they use."),
+    "uses": ("xlogmem_uses", "Launches in `use`, with what they use."),
     "waits": ("xlogmem_waits", "Waits of a stream for another that were queued on the device."),
     "host_waits": ("xlogmem_host_waits", "Waits of the host for a stream or a context."),
-    "conflict_waits": ("xlogmem_conflict_waits", "Waits of the host for a launch that conflicted and was not filed."),
+    "conflict_waits": ("xlogmem_conflict_waits", "Waits of the host for another use that was still open."),
     "conflicts": ("xlogmem_conflicts", "Launches that went beside a conflicting one, because they were to be counted."),
 }
 

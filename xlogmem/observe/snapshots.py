@@ -44,7 +44,7 @@ class BlockRecord(NamedTuple):
         By the id of a stream, the newest position at which the block was read, or written, there, as far as a next
         user has to be ordered after it.
     windows, pins : int
-        Uses that are prepared and not filed, and exports that are not released.
+        Uses that are still open, and exports that are not released.
     age_ns : int or None
         How long ago it was allocated, or adopted.  Known while a history is recorded that still has its beginning; see
         `xlogmem.record_history`.

@@ -153,9 +153,9 @@ cdef class DeviceMemoryResource:
     TypeError
         The base class itself was called.
     ValueError
-        The class declares an `order` that is neither of the two.
+        The class declares an `order` that is neither of the two, or there is no such device.
     DriverError
-        There is no such device, or the driver refused.
+        The driver refused.
 
     Notes
     -----

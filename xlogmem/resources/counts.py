@@ -66,7 +66,7 @@ class Outstanding:
 
     def __str__(self) -> str:
         facts = [f"tag {shown(self.tag)}"] if self.tag is not None else []
-        facts += [f"generation {self.generation}"] if self.generation is not None else []
+        facts += [f"block {self.generation}"] if self.generation is not None else []
         facts += [f"stream {self.stream}"]
         return f"{self.ptr:#x}: {self.nbytes} B ({', '.join(facts)})"
 

@@ -38,8 +38,10 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
 
     Raises
     ------
+    ValueError
+        There is no such device.
     DriverError
-        There is no such device, or the driver refused.
+        The driver refused.
 
     Notes
     -----

@@ -199,7 +199,10 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
 
     __signature__ = Signed("upstream, limit")
 
-    def __init__(self, upstream, limit):
+    def __init__(self, upstream, limit=None):
+        if limit is None:
+            raise TypeError("limit is missing: LimitingResourceAdaptor(upstream, \"8GiB\"), or a number of bytes, or a "
+                            "share of the device's memory such as 0.5")
         self.take_upstream(upstream)
         self.limit_state.limit = parse_bytes("limit", limit, lambda: total_memory(self.context.device_id))
         self.limit_state.owner = <void*>self

@@ -38,13 +38,14 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem import _driver
 from xlogmem._base.signatures import Signed
-from xlogmem._base.units import parse_device_id, parse_size
+from xlogmem._base.units import bytes_in_words, parse_device_id, parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
+from xlogmem.resources.layers import layers_of
 from xlogmem._base.cpp cimport make_new, vector
 from xlogmem._base.failures cimport NO_FAILURE, Failure, raise_failure
-from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
+from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing, total_memory
 from xlogmem._order cimport empty_caches_locked
 from xlogmem.resources.base cimport STREAM_ORDERED, refuse_upstream
 
@@ -96,8 +97,23 @@ include "pool/figures.pxi"     # statistics
 cdef object parse_bytes(str name, object value):
     nbytes = parse_size(name, value)
     if nbytes > LARGEST_REQUEST:
-        raise ValueError(f"{name} must be a number of bytes, got {value}")
+        raise ValueError(f"{name} must be a number of bytes, at least 0 and below 2**63, got {value!r}")
     return nbytes
+
+
+cdef int refuse_beyond_device(DeviceMemoryResource upstream, object initial) except -1:
+    """Raise if a pool is to begin with more than the device has.  Resources that are not xlogmem's may have memory of
+    the host, too."""
+    cdef object total
+    for bottom in layers_of(upstream):
+        pass
+    if not initial or not isinstance(bottom, (AsyncMemoryResource, DirectMemoryResource)):
+        return 0
+    total = total_memory(upstream.context.device_id)
+    if initial > total:
+        raise ValueError(f"initial_pool_size is {bytes_in_words(initial)}, and device {upstream.context.device_id} has "
+                         f"{bytes_in_words(total)}: give less, or leave it out, and the pool grows as it is used")
+    return 0
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the resource upstream and the streams
@@ -140,7 +156,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     Raises
     ------
     ValueError
-        A size is negative, or the sizes contradict each other.
+        A size is negative, or the sizes contradict each other, or the initial size is more than the device has.
     TypeError
         Upstream is not a `DeviceMemoryResource`.
     StreamMisuseError
@@ -169,12 +185,14 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if maximum < ALIGNMENT:
             raise ValueError(f"maximum_pool_size must be at least {ALIGNMENT} bytes, got {maximum}")
         if initial > maximum:
-            raise ValueError(f"initial_pool_size ({initial}) is more than maximum_pool_size ({maximum})")
+            raise ValueError(f"initial_pool_size is {bytes_in_words(initial)}, which is more than maximum_pool_size, "
+                             f"{bytes_in_words(maximum)}")
         if upstream is None:
             device_id = parse_device_id(device_id)
             upstream = (AsyncMemoryResource(device_id) if _driver.supports_memory_pools(device_id)
                         else DirectMemoryResource(device_id))
         refuse_upstream(upstream, "a pool on it")
+        refuse_beyond_device(upstream, initial)
         self.upstream = upstream
         self.context = self.upstream.context
         self.state.upstream = &self.upstream.table
@@ -233,7 +251,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if failed:
             self.stream_pool = None
             self.state.order = NULL
-            raise_failure(&failure, f"taking the first {self.state.initial} bytes of a pool from {self.upstream!r}")
+            raise_failure(&failure, f"taking the first {bytes_in_words(self.state.initial)} of a pool from "
+                                    f"{self.upstream!r}")
 
     cdef cy.CUstream handle_on_device(self, object stream, str method) except? <cy.CUstream>-1:
         raise StreamMisuseError(f"{type(self).__name__} does not support {method} (unsupported) by itself: its free "

@@ -52,5 +52,5 @@ class GuardViolation:
             ("allocated at", self.allocated_at), ("freed at", self.freed_at), ("freed again at", self.freed_again_at))
             if stack is not None)
         tag = printable(self.tag) if self.tag else "memory without a tag"
-        return (f"{self.kind} of {tag}, generation {self.generation}, {self.nbytes} bytes at {self.ptr:#x}{where}"
+        return (f"{self.kind} of {tag}, block {self.generation}, {self.nbytes} bytes at {self.ptr:#x}{where}"
                 f"{stacks}")

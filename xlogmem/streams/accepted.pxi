@@ -3,6 +3,7 @@
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 
+from xlogmem._foreign.advice import in_words, kind_of
 from xlogmem import _driver
 from xlogmem._foreign.stream_owners import owns_stream
 from xlogmem._base.failures cimport Failure, raise_failure
@@ -16,7 +17,10 @@ cdef object value_of(object what):
     stream: arrays, blocks and events have a pointer too, and some of them have ``synchronize``.
     """
     if PyIndex_Check(what):
-        return PyNumber_Index(what)
+        try:
+            return PyNumber_Index(what)
+        except TypeError:                               # NumPy's arrays have an index for single numbers only
+            return None
     protocol = getattr(what, "__cuda_stream__", None)               # cuda.core, CuPy, Numba, RMM
     if protocol is not None:
         return handle_in(protocol() if callable(protocol) else protocol, what)
@@ -36,7 +40,7 @@ cdef object value_of(object what):
 
 cdef object handle_from(object value, object what, str name):
     if not PyIndex_Check(value):
-        raise TypeError(f"{name} of {type(what).__name__} is the integer handle of a CUDA stream, not {value!r}")
+        raise TypeError(f"{name} of {kind_of(what)} is the integer handle of a CUDA stream, not {value!r}")
     return PyNumber_Index(value)
 
 
@@ -44,9 +48,9 @@ cdef object handle_in(object answer, object what):
     """The handle that ``__cuda_stream__`` gives: ``(0, handle)``."""
     pair = tuple(answer) if isinstance(answer, (tuple, list)) else ()   # what it has, whatever it says of its length
     if len(pair) < 2 or not PyIndex_Check(pair[0]) or not PyIndex_Check(pair[1]):
-        raise TypeError(f"__cuda_stream__ of {type(what).__name__} gave {answer!r}, not (0, handle)")
+        raise TypeError(f"__cuda_stream__ of {kind_of(what)} gave {answer!r}, not (0, handle)")
     if pair[0] != 0:
-        raise ValueError(f"__cuda_stream__ of {type(what).__name__} is version {pair[0]}; xlogmem knows version 0")
+        raise ValueError(f"__cuda_stream__ of {kind_of(what)} is version {pair[0]}; xlogmem knows version 0")
     return PyNumber_Index(pair[1])
 
 
@@ -54,10 +58,10 @@ cdef cy.CUstream parse(object what) except? <cy.CUstream>-1:
     """The handle of a stream argument, `LEGACY` instead of 0."""
     value = value_of(what)
     if value is None:
-        raise TypeError(f"{type(what).__name__} is not a CUDA stream: give a Stream, an int, or an object with "
+        raise TypeError(f"{in_words(what)} is not a CUDA stream: give a Stream, an int, or an object with "
                         "__cuda_stream__ (CuPy, Numba, PyTorch, RMM, cuda.core, cuda.bindings)")
     if not 0 <= value < 1 << 64:
-        raise ValueError(f"{value} is not a CUDA stream handle")
+        raise ValueError(f"{in_words(value)} is not the handle of a CUDA stream, which is from 0 to 2**64 - 1")
     return <cy.CUstream><size_t>(value or LEGACY)
 
 

@@ -7,6 +7,7 @@ from cpython.number cimport PyIndex_Check
 from libc.stdint cimport uint32_t
 
 from xlogmem._base.signatures import Signed
+from xlogmem._foreign.advice import in_words, kind_of
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport check, push
 from xlogmem._base.failures cimport (
@@ -270,7 +271,7 @@ cdef cy.CUevent event_handle(object event) except NULL:
     names = ["cuda_event", "ptr", "handle"] if is_event(event) else ["cuda_event"]
     value = next((getattr(event, name) for name in names if getattr(event, name, None) is not None), event)
     if not PyIndex_Check(value) and not (is_event(value) and hasattr(value, "__int__")):
-        raise TypeError(f"{type(event).__name__} is not a CUDA event: give an Event, an int, or an event of CuPy, "
+        raise TypeError(f"{in_words(event)} is not a CUDA event: give an Event, an int, or an event of CuPy, "
                         "PyTorch, cuda.core or cuda.bindings")
     number = int(value)
     if not 0 < number < 1 << 64:

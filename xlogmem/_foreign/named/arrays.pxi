@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport UINT64_MAX
 
+from xlogmem._foreign.advice import kind_of
+
 
 cdef enum:
     NEWEST_INTERFACE = 3
@@ -13,16 +15,16 @@ cdef enum:
 cdef bint name_array(object interface, object what, str where, Extent* extent) except -1:
     """Fill in the bytes of an object that has the interface.  False if the object has no elements."""
     if not isinstance(interface, (dict, Mapping)):
-        raise TypeError(f"{where}: __cuda_array_interface__ of {type(what).__name__} is a dictionary, not "
+        raise TypeError(f"{where}: __cuda_array_interface__ of {kind_of(what)} is a dictionary, not "
                         f"{interface!r}")
     check_version(interface.get("version", <int>NEWEST_INTERFACE), what, where)
     data, shape = interface.get("data"), interface.get("shape")
     if not isinstance(shape, (tuple, list)):
-        raise TypeError(f"{where}: shape in __cuda_array_interface__ of {type(what).__name__} is a tuple of integers, "
+        raise TypeError(f"{where}: shape in __cuda_array_interface__ of {kind_of(what)} is a tuple of integers, "
                         f"not {shape!r}")
     pair = tuple(data) if isinstance(data, (tuple, list)) else ()       # what it has, whatever it says of its length
     if len(pair) != 2:
-        raise TypeError(f"{where}: data in __cuda_array_interface__ of {type(what).__name__} is a pair of an address "
+        raise TypeError(f"{where}: data in __cuda_array_interface__ of {kind_of(what)} is a pair of an address "
                         f"and whether it is read-only, not {data!r}")
     if 0 in shape:
         return False
@@ -40,7 +42,7 @@ cdef bint name_array(object interface, object what, str where, Extent* extent) e
 cdef int check_version(object version, object what, str where) except -1:
     version = index_of(version, "version in __cuda_array_interface__", what, where)
     if not 0 <= version <= <int>NEWEST_INTERFACE:
-        raise ValueError(f"{where}: __cuda_array_interface__ of {type(what).__name__} is of version {version}, and "
+        raise ValueError(f"{where}: __cuda_array_interface__ of {kind_of(what)} is of version {version}, and "
                          f"{<int>NEWEST_INTERFACE} is the newest that is known here")
     return 0
 
@@ -48,14 +50,14 @@ cdef int check_version(object version, object what, str where) except -1:
 cdef object index_of(object value, str name, object what, str where):
     """The value as an int; raises TypeError if the other library gave no integer."""
     if not PyIndex_Check(value) or isinstance(value, bool):
-        raise TypeError(f"{where}: {name} of {type(what).__name__} is an integer, not {value!r}")
+        raise TypeError(f"{where}: {name} of {kind_of(what)} is an integer, not {value!r}")
     return PyNumber_Index(value)
 
 
 cdef bint check_address(object address, object what, str where) except -1:
     """Raise ValueError if the address does not fit in 64 bits."""
     if not 0 <= address <= UINT64_MAX:
-        raise ValueError(f"{where}: {type(what).__name__} gives {address} as its address, which is none")
+        raise ValueError(f"{where}: {kind_of(what)} gives {address} as its address, which is none")
     return True
 
 
@@ -72,7 +74,7 @@ cdef int fill_array(Extent* extent, tuple array, str source, object what, str wh
 
 
 cdef int refuse_layout(str source, object what, str where, tuple layout, object error) except -1:
-    raise TypeError(f"{where}: {source} of {type(what).__name__} has shape {layout[0]!r} and strides {layout[1]!r}, "
+    raise TypeError(f"{where}: {source} of {kind_of(what)} has shape {layout[0]!r} and strides {layout[1]!r}, "
                     f"which do not say what it takes: {error}") from None
 
 

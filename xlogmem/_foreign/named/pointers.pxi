@@ -4,6 +4,8 @@ from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport UINT64_MAX
 
+from xlogmem._foreign.advice import in_words, kind_of
+
 
 cdef bint name_address(object address, object what, str where, Extent* extent) except -1:
     """Fill in one byte: a bare address has no size.  An address that does not fit in 64 bits becomes 0: it is not
@@ -43,10 +45,10 @@ cdef bint name_range(object address, object nbytes, object what, str where, Exte
     if nbytes == 0:
         return False
     if nbytes < 0 or address + nbytes > UINT64_MAX:
-        raise ValueError(f"{where}: {type(what).__name__} is not a range of device memory: {nbytes} bytes at "
+        raise ValueError(f"{where}: {kind_of(what)} is not a range of device memory: {nbytes} bytes at "
                          f"{address}")
     if address == 0:
-        raise ValueError(f"{where}: {type(what).__name__} has no memory, or has it no longer: its address is 0")
+        raise ValueError(f"{where}: {kind_of(what)} has no memory, or has it no longer: its address is 0")
     extent.ptr = extent.first = address
     extent.last = address + nbytes - 1
     extent.sized = True
@@ -64,7 +66,7 @@ cdef bint name_pointer(object what, str where, Extent* extent) except -1:
         refuse_host_memory(what, where)
     address, nbytes = pointer_of(what), size_of(what)
     if address is None or nbytes is None:
-        raise TypeError(f"{where}: {type(what).__name__} is not a block, address or CUDA array (it has no data_ptr(), "
+        raise TypeError(f"{where}: {in_words(what)} is not a block, address or CUDA array (it has no data_ptr(), "
                         "__cuda_array_interface__ or __dlpack__, nor a handle or ptr with a size), nor a list, tuple "
                         "or dict of these")
     return name_range(index_of(address, "the pointer", what, where), nbytes, what, where, extent)
@@ -99,5 +101,5 @@ cdef object size_of(object what):
 
 
 cdef int refuse_host_memory(object what, str where) except -1:
-    raise TypeError(f"{where}: {type(what).__name__} is host memory, which xlogmem does not order: copy it to the "
+    raise TypeError(f"{where}: {kind_of(what)} is host memory, which xlogmem does not order: copy it to the "
                     "device (Buffer.copy_from, DeviceState.from_numpy) and name the copy")

@@ -5,6 +5,7 @@ from cpython.number cimport PyNumber_Index
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport INT32_MAX, uint64_t
 
+from xlogmem._foreign.advice import kind_of
 from xlogmem._foreign.dltensor cimport (
     CPU,
     CUDA,
@@ -40,8 +41,8 @@ cdef tuple device_pair(object array):
     """The device type and number that an array gives."""
     query = getattr(array, "__dlpack_device__", None)
     if not callable(query):
-        raise TypeError(f"{type(array).__name__} has __dlpack__, and no method __dlpack_device__")
-    return pair_of(query(), f"what __dlpack_device__ of {type(array).__name__} gives")
+        raise TypeError(f"{kind_of(array)} has __dlpack__, and no method __dlpack_device__")
+    return pair_of(query(), f"what __dlpack_device__ of {kind_of(array)} gives")
 
 
 cdef int device_of(object what, str where, Extent* extent) except -1:
@@ -50,7 +51,7 @@ cdef int device_of(object what, str where, Extent* extent) except -1:
     if device_type in (CPU, CUDA_HOST, ROCM_HOST):
         refuse_host_memory(what, where)
     if device_type not in (CUDA, CUDA_MANAGED) or not 0 <= device_id <= INT32_MAX:
-        raise TypeError(f"{where}: {type(what).__name__} is on DLPack device {(device_type, device_id)}, which is not "
+        raise TypeError(f"{where}: {kind_of(what)} is on DLPack device {(device_type, device_id)}, which is not "
                         "a CUDA device")
     extent.device_id = device_id
     return 0
@@ -62,14 +63,14 @@ cdef bint name_tensor(object what, str where, Extent* extent) except -1:
     cdef DLTensor* tensor
     device_of(what, where, extent)
     if getattr(what, "is_closed", False) is True:
-        raise ValueError(f"{where}: {type(what).__name__} is closed: it has no memory any more")
+        raise ValueError(f"{where}: {kind_of(what)} is closed: it has no memory any more")
     try:
         capsule = what.__dlpack__(stream=<int>NO_SYNCHRONISATION, max_version=(1, 0))
     except TypeError:                                   # written before max_version was
         capsule = what.__dlpack__(stream=<int>NO_SYNCHRONISATION)
     tensor = peek_tensor(capsule, &read_only)
     if tensor.device.device_type not in (CUDA, CUDA_MANAGED) or tensor.device.device_id != extent.device_id:
-        raise TypeError(f"{where}: __dlpack__ of {type(what).__name__} gave a tensor on DLPack device "
+        raise TypeError(f"{where}: __dlpack__ of {kind_of(what)} gave a tensor on DLPack device "
                         f"({tensor.device.device_type}, {tensor.device.device_id}), and __dlpack_device__ CUDA device "
                         f"{extent.device_id}")
     extent.read_only = read_only
@@ -81,7 +82,7 @@ cdef bint fill_from_tensor(DLTensor* tensor, object what, str where, Extent* ext
     try:
         address, shape, strides = parts_of_tensor(tensor, itemsize)
     except BufferError as error:
-        raise BufferError(f"{where}: __dlpack__ of {type(what).__name__} gave {error}") from None
+        raise BufferError(f"{where}: __dlpack__ of {kind_of(what)} gave {error}") from None
     if 0 in shape:
         return False
     fill_array(extent, (address, shape, strides, itemsize), "__dlpack__", what, where)
@@ -127,7 +128,7 @@ cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL:
     if PyCapsule_IsValid(capsule, USED_PLAIN) or PyCapsule_IsValid(capsule, USED_VERSIONED):
         raise BufferError("the DLPack capsule was used before: each is consumed once")
     if type(capsule).__name__ != "PyCapsule":
-        raise TypeError(f"{type(capsule).__name__} is not a DLPack capsule, and has no __dlpack__")
+        raise TypeError(f"{kind_of(capsule)} is not a DLPack capsule, and has no __dlpack__")
     name = PyCapsule_GetName(capsule)
     raise BufferError(f"a capsule named {name.decode(errors='replace') if name != NULL else None!r} is not a DLPack "
                       "capsule")

@@ -90,7 +90,9 @@ cdef class StreamRegistry:
         cdef Owner entry
         if isinstance(what, Stream):
             if (<Stream>what).state == NULL or (<Stream>what).ordering is not self.ordering:
-                raise StreamMisuseError(f"{what!r} belongs to another runtime")
+                raise StreamMisuseError(f"{what!r} belongs to another runtime than this one of device "
+                                        f"{self.ordering.context.device_id}: take a stream of this one, or let use() "
+                                        "order the two")
             if (<Stream>what).state.remote:
                 raise StreamMisuseError(f"{what!r} is on another device than the memory, which is used there, and "
                                         "neither allocated nor freed: name a stream of the memory's own device")

@@ -7,7 +7,7 @@ from xlogmem._base.texts import as_html, shown
 from xlogmem._base.units import format_bytes
 from xlogmem.errors import StaleBufferError
 from xlogmem.interop._dtypes import DTYPES
-from xlogmem.blocks cimport BlockView, DeviceBlock
+from xlogmem.blocks cimport BlockView, DeviceBlock, refuse_freed
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 
 
@@ -137,8 +137,12 @@ cdef class ArrayView(BlockView):
         ------
         StaleBufferError
             See `access`.
+        UseAfterFreeError
+            The buffer's block was freed.
         """
         self.refuse_stale()
+        if self.block is not None:
+            refuse_freed(self.block)
         return self.layout.ptr
 
     @property
@@ -155,6 +159,10 @@ cdef class ArrayView(BlockView):
         """A part, which shares the memory: integers, slices and an ellipsis."""
         self.refuse_consumed()
         return new_buffer(self.device, self.block, self.layout.item(key), self.owner)
+
+    def __setitem__(self, key, value):
+        raise TypeError("elements of a buffer cannot be assigned, as they are on the device: use "
+                        "buffer[...].fill(value) or buffer[...].copy_from(array)")
 
     def view(self, dtype=None, shape=None):
         """The same bytes as another dtype or shape; the buffer has to be contiguous.
@@ -240,4 +248,5 @@ def set_token_maker(maker):
 
 def make_buffer(DeviceSnapshot device not None, DeviceBlock block, shape, dtype):
     """Make a contiguous buffer from the start of a block (None: there are no elements)."""
-    return new_buffer(device, block, new_layout(dtype, block.ptr if block is not None else 0, shape, None, False), None)
+    start = block.address if block is not None else 0
+    return new_buffer(device, block, new_layout(dtype, start, shape, None, False), None)

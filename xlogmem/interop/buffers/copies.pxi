@@ -14,6 +14,7 @@ from cpython.buffer cimport (
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 
+from xlogmem._foreign.advice import kind_of
 from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of, element
 from xlogmem._base.failures cimport Failure
@@ -212,13 +213,13 @@ cdef int fill_buffer(Buffer buffer, object value, object stream) except -1:
 cdef int acquire_host(object host, ArrayLayout layout, Py_buffer* view, int flags) except -1:
     """Get the memory of a host object, which has to fit the layout; release it with `PyBuffer_Release`."""
     if not PyObject_CheckBuffer(host):
-        raise TypeError(f"{type(host).__name__} has no buffer of host memory; import arrays on the device with "
+        raise TypeError(f"{kind_of(host)} has no buffer of host memory; import arrays on the device with "
                         "from_dlpack() or from_cuda_array()")
     dtype = getattr(host, "dtype", None)
     if dtype is not None:
         shape = getattr(host, "shape", None)
         if not isinstance(shape, (tuple, list)):
-            raise TypeError(f"shape of {type(host).__name__} is a tuple of integers, not {shape!r}")
+            raise TypeError(f"shape of {kind_of(host)} is a tuple of integers, not {shape!r}")
         layout.refuse_other(dtype_of(dtype), tuple(shape))
     try:
         PyObject_GetBuffer(host, view, PyBUF_C_CONTIGUOUS | flags)
@@ -366,8 +367,8 @@ cdef Buffer copy_of(Buffer source, object stream):
         return new_buffer(source.device, None, layout, None)
     resolved = source.resolve_stream(stream)
     block = source.core.allocate(layout.extent, resolved)
-    made = new_buffer(source.device, block, layout.at(block.ptr + (layout.ptr - layout.start)), None)
-    work.kind, work.target, work.source, work.nbytes = COPY_ACROSS, block.ptr, layout.start, layout.extent
+    made = new_buffer(source.device, block, layout.at(block.address + (layout.ptr - layout.start)), None)
+    work.kind, work.target, work.source, work.nbytes = COPY_ACROSS, block.address, layout.start, layout.extent
     recorder = made.new_recorder(resolved, WRITE)
     add_use(recorder, source, READ, source)
     enqueue(made, recorder, &work, "copying a buffer")

@@ -171,10 +171,10 @@ cdef dict interface_of_block(DeviceBlock block):
         return {"version": 3, "shape": (0,), "typestr": "|u1", "data": (0, False), "strides": None, "mask": None,
                 "stream": LEGACY}
     device = DeviceSnapshot(DeviceStatus(core.ordering.context.device_id), core, 0)
-    buffer = new_buffer(device, block, new_layout(DTYPES["uint8"], block.ptr, (block.nbytes,), None, False), None)
+    buffer = new_buffer(device, block, new_layout(DTYPES["uint8"], block.address, (block.nbytes,), None, False), None)
     named = buffer.resolve_stream(None)
     export_ordered(buffer, named, NULL)
-    return {"version": 3, "shape": (block.nbytes,), "typestr": "|u1", "data": (block.ptr, False), "strides": None,
+    return {"version": 3, "shape": (block.nbytes,), "typestr": "|u1", "data": (block.address, False), "strides": None,
             "mask": None, "stream": named.handle or LEGACY}
 
 

@@ -3,6 +3,7 @@
 
 from cuda.bindings cimport cydriver as cy
 
+from xlogmem._foreign.advice import kind_of
 from xlogmem._base.failures cimport Failure
 from xlogmem._driver cimport Scope, stream_wait
 from xlogmem.blocks cimport Core
@@ -58,7 +59,7 @@ def from_arrow(array, /, *, stream=None, state=None):
     answer = array if exporter is None else exporter()
     pair = tuple(answer) if isinstance(answer, tuple) else ()
     if len(pair) != 2:
-        raise TypeError(f"{type(array).__name__} has no __arrow_c_device_array__")
+        raise TypeError(f"{kind_of(array)} has no __arrow_c_device_array__")
     schema = peek_schema(pair[0])
     source = peek_array(pair[1])
     dtype = schema_dtype(schema)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport UINT64_MAX
 
+from xlogmem._foreign.advice import kind_of
 from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of
@@ -62,7 +63,7 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     cdef Stream owner = None, ordered = None
     said = getattr(array, "__cuda_array_interface__", None)
     if said is None:
-        raise TypeError(f"{type(array).__name__} has no __cuda_array_interface__")
+        raise TypeError(f"{kind_of(array)} has no __cuda_array_interface__")
     interface = parse_interface(said)
     device = take_snapshot(state, 0)
     core = device.core
@@ -92,7 +93,7 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
 cdef Interface parse_interface(object said):
     cdef Interface interface = Interface.__new__(Interface)
     if not isinstance(said, Mapping):
-        raise TypeError(f"a CUDA array interface is a dictionary, not {type(said).__name__}")
+        raise TypeError(f"a CUDA array interface is a dictionary, not {kind_of(said)}")
     missing = [name for name in ("shape", "typestr", "data", "version") if name not in said]
     if missing:
         raise ValueError(f"the CUDA array interface lacks {', '.join(missing)}")
@@ -133,7 +134,7 @@ cdef ArrayLayout interface_layout(object said):
 
 cdef object parse_typestr(object typestr):
     if not isinstance(typestr, str):
-        raise TypeError(f"typestr is a string, not {type(typestr).__name__}")
+        raise TypeError(f"typestr is a string, not {kind_of(typestr)}")
     dtype = dtype_of(typestr)
     if dtype.typestr is None or typestr[:1] not in ("<", "|", "="):
         raise TypeError(f"typestr {typestr!r} is unknown here")

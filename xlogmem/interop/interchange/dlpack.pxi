@@ -108,7 +108,7 @@ cdef Buffer import_host(object array, object wanted, object copy, object stream,
     layout.refuse_strided("the array in host memory is not contiguous: copy it there first")
     taken = take_tensor(capsule)                        # until the copy is made
     block = device.core.allocate(layout.nbytes(), stream) if layout.size else None
-    made = new_buffer(device, block, layout.at(block.ptr if block is not None else 0), None)
+    made = new_buffer(device, block, layout.at(block.address if block is not None else 0), None)
     copy_host(made, <const void*>layout.ptr, stream)
     del taken
     return made

@@ -3,9 +3,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from xlogmem._base.texts import printable
 from xlogmem._base.units import format_duration
+from xlogmem._foreign.advice import kind_of
 from xlogmem.blocks import BlockId, DeviceBlock, handle_in, runtime_of
 from xlogmem.observe.history import state
 from xlogmem.observe.history.events import NEEDING, Event, name_of_block, name_of_stream
@@ -30,7 +32,8 @@ def why(what: object) -> list[str]:
     -------
     list of str
         First what the history has, oldest first, with lines of the program where stacks were recorded: of the history
-        that is being recorded, else of the last one that was; nothing without one.  Then what is so now.
+        that is being recorded, else of the last one that was.  Then what is so now.  Where there is no history, or it
+        has nothing of this, and nothing is so now, a sentence says that: the list is not empty.
 
     Raises
     ------
@@ -41,11 +44,23 @@ def why(what: object) -> list[str]:
     -----
     Thread-safe.  What is so now is read as by `DeviceRuntime.snapshot`, and makes no driver call.
     """
+    handles: list[Any] = [what]
     if not isinstance(what, (Stream, DeviceBlock, BlockId)):
         handles = [found for runtime in existing_runtimes() if (found := handle_in(runtime, what)) is not None]
         if not handles and not is_memory(what):
-            raise TypeError(f"a stream or memory of a runtime is needed, not {type(what).__name__}")
-        return [said for handle in handles for said in why(handle)]
+            raise TypeError("why: what must be a stream or memory that a runtime knows (a Stream, a DeviceBlock, an "
+                            f"array or a stream of another library), not {what!r}")
+        if not handles:
+            return [f"no runtime tracks this {kind_of(what)}"]
+    said = [sentence for handle in handles for sentence in _said_of(handle)]
+    if latest() is None:
+        said.append(NO_HISTORY)
+    name = f"stream {handles[0].id}" if isinstance(handles[0], Stream) else f"block {handles[0].generation}"
+    return list(map(printable, said)) or [f"the history has nothing of {name}, and nothing is pending"]
+
+
+def _said_of(what: Stream | DeviceBlock | BlockId) -> list[str]:
+    """What the history has, and what is so now."""
     recording = latest()
     history = recording.history() if recording is not None else None
     events: Iterable[Event] = history or ()
@@ -54,10 +69,12 @@ def why(what: object) -> list[str]:
     if isinstance(what, Stream):
         dropped = history is not None and history.dropped > 0
         waits = of_stream(events, what.ordering.number, what.id, dropped)
-        said = [*waits, *(state.of_stream(now, what.id) if now else ())]
-    else:
-        said = [*of_block(events, what.generation), *(state.of_block(now, what.generation) if now else ())]
-    return list(map(printable, said))
+        return [*waits, *(state.of_stream(now, what.id) if now else ())]
+    return [*of_block(events, what.generation), *(state.of_block(now, what.generation) if now else ())]
+
+
+NO_HISTORY = ("no history is recorded, so that what happened before is not known: xlogmem.record_history() begins one "
+              "(stacks=\"all\" for lines of the program)")
 
 
 def is_memory(what: object) -> bool:

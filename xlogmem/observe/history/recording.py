@@ -256,6 +256,12 @@ def record_history(path: str | os.PathLike[str] | None = None, max_events: Suppo
         raise ValueError(f"max_events={most} is not from 1 to {MOST_EVENTS:,}")
     if stacks not in WANTED:
         raise ValueError(f"stacks={stacks!r} is unknown; choose one of {', '.join(WANTED)}")
+    if path is not None:
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            raise TypeError(f"path must be the path of a file, or None for a history in memory, not {path!r}")
+        folder = os.path.dirname(os.path.abspath(os.fsdecode(path)))
+        if not os.path.isdir(folder):
+            raise FileNotFoundError(errno.ENOENT, "the folder of the history does not exist, make it first", folder)
     with _lock:
         if _latest is not None and _latest.running and not _latest.end_in_child():
             raise RuntimeError(f"a history is recorded already: stop {_latest!r} first")

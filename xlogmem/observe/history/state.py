@@ -52,7 +52,7 @@ def _beginning(block: BlockRecord) -> str:
 
 def _kept(block: BlockRecord) -> str:
     """The open uses and exports of a block, as text; empty if there are none."""
-    uses = f"{block.windows} {'uses are' if block.windows > 1 else 'use is'} prepared and not filed"
+    uses = f"{block.windows} {'uses are' if block.windows > 1 else 'use is'} still open"
     exports = f"{block.pins} {'exports are' if block.pins > 1 else 'export is'} not released"
     return " and ".join([uses] * bool(block.windows) + [exports] * bool(block.pins))
 

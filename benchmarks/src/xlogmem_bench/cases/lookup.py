@@ -21,9 +21,12 @@ LOOKUPS, SPACING = 4096, 512
 
 def looked_up(live: int, interior: bool) -> Build:
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
-        bases = [(1 << 44) + SPACING * number for number in range(live)]
         runtime = xlogmem.DeviceRuntime()
         stream = runtime.acquire_stream()
+        resource = xlogmem.DirectMemoryResource(runtime.device_id)
+        memory = resource.allocate(SPACING * live, stream)
+        stack.callback(resource.deallocate, memory, SPACING * live, stream)
+        bases = [memory + SPACING * number for number in range(live)]
         blocks = [runtime.adopt(base, SPACING, stream) for base in bases]
         stack.callback(blocks.clear)
         chosen = random.Random(live).choices(range(live), k=LOOKUPS)

@@ -103,7 +103,7 @@ class Bookkeeping:
             return crowded
         if isinstance(error, StreamMisuseError):
             return (crowded or self.kind.captures or self.kind.foreign or self.fails
-                    or "a conflicting use" in str(error))
+                    or "in another use that is still open" in str(error) or "wanted by another use" in str(error))
         return False
 
 
