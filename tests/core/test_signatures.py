@@ -4,6 +4,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+from pathlib import Path
 
 import pytest
 from places import ROOT
@@ -26,10 +27,12 @@ def test_each_class_and_function_has_a_signature(value):
 
 
 def test_signatures_are_those_of_the_sources():
-    found = [match.groups() for file in SOURCES for match in SIGNED.finditer(file.read_text())]
+    """A parameter with an error of its own for what is missing has a default in the source alone."""
+    found = [(text, *match.groups()) for text in map(Path.read_text, SOURCES) for match in SIGNED.finditer(text)]
     assert len(found) == sum(file.read_text().count("__signature__ =") for file in SOURCES) > 15
-    for said, source in found:
+    for text, said, source in found:
         given = ", ".join(DECLARED.sub("", one) for one in re.split(r",\s+", source))
+        given = re.sub(r"(\w+)=None", lambda one, text=text: one[1] if f"{one[1]} is missing" in text else one[0], given)
         said = "".join(re.findall(r'"([^"]*)"', said))
         assert inspect.signature(eval(f"lambda {said}: 0")) == inspect.signature(eval(f"lambda {given}: 0"))
 

@@ -279,6 +279,25 @@ def test_through_the_c_table_it_is_out_of_memory():
     hold.close()
 
 
+@pytest.mark.parametrize(("tags", "says"), [
+    (["index", "join"], ". Held by index: 32768 bytes, join: 16384 bytes"),
+    (["a\x1b[31mb", None], ". Held by a?[31mb: 32768 bytes, memory without a tag: 16384 bytes"),
+    (["x" * 200, "y"], f". Held by {'x' * 64}: 32768 bytes"),       # whole entries, as far as there is room
+])
+def test_a_refusal_through_the_c_table_says_who_holds_what(tags, says):
+    own, _ = limited(AsyncMemoryResource, 64 * KIB)
+    blocks = [own.allocate(nbytes * KIB, tag=tag) for nbytes, tag in zip((32, 16), tags, strict=True)]
+    hold = Hold(own)
+    with pytest.raises(Refused) as caught:
+        hold.allocate(60 * KIB)
+    text = caught.value.args[1]
+    assert says in text
+    assert text.isprintable()
+    for block in blocks:
+        block.free()
+    hold.close()
+
+
 def test_a_refusal_through_the_c_table_keeps_no_tag():
     """It names the holders by tag, and what is written of it does not."""
     own, _ = limited(AsyncMemoryResource, 64 * KIB)

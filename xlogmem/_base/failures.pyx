@@ -16,7 +16,7 @@ from libc.stdint cimport uint8_t
 from libc.stdio cimport snprintf
 from libc.string cimport strlen
 
-from xlogmem._base.labels cimport object_of, release
+from xlogmem._base.labels cimport object_of, release, utf8_of_tag
 
 from xlogmem.errors import (
     BlockingWindowWarning,
@@ -212,16 +212,40 @@ cdef void write_sentence(Failure* failure, char* text, size_t size) noexcept nog
     elif failure.kind == STREAM_IS_IN_USE:
         snprintf(text, size, "stream %llu is in use", <unsigned long long>failure.stream)
     elif failure.kind == OUT_OF_BUDGET:
-        snprintf(text, size, "out of budget: requested %llu bytes, remaining %llu bytes of %llu bytes",
-                 <unsigned long long>failure.budget.requested,
-                 <unsigned long long>(failure.budget.limit - failure.budget.current),
-                 <unsigned long long>failure.budget.limit)
+        format_budget(&failure.budget, text, size)
     elif failure.kind == DEVICE_IS_LOST:
         snprintf(text, size, "the device was lost to an earlier error")
     elif failure.kind == PROCESS_WAS_FORKED:
         snprintf(text, size, "%s", FORKED_TEXT)
     else:
         snprintf(text, size, "a failure without a kind (%d)", <int>failure.kind)
+
+
+cdef void format_budget(Budget* budget, char* text, size_t size) noexcept nogil:
+    """Write who holds what of a budget, the largest first, as far as there is room for whole entries."""
+    cdef char[128] entry
+    cdef const char* before = ". Held by "
+    cdef const char* tag
+    cdef size_t length, more, j
+    cdef int i
+    snprintf(text, size, "out of budget: requested %llu bytes, remaining %llu bytes of %llu bytes",
+             <unsigned long long>budget.requested, <unsigned long long>(budget.limit - budget.current),
+             <unsigned long long>budget.limit)
+    for i in range(budget.holding_count):
+        tag = "memory without a tag"
+        if budget.holdings[i].tag != NULL:
+            tag = utf8_of_tag(budget.holdings[i].tag)
+        if tag == NULL:
+            tag = "a tag"
+        more = snprintf(entry, sizeof(entry), "%s%.64s: %llu bytes", before, tag,
+                        <unsigned long long>budget.holdings[i].nbytes)
+        before = ", "
+        length = strlen(text)
+        if length + more >= size or more >= sizeof(entry):
+            break
+        for j in range(more):                           # a tag commands no terminal
+            text[length + j] = entry[j] if <uint8_t>entry[j] >= 32 and entry[j] != 127 else <char>63    # "?"
+        text[length + more] = 0
 
 
 cdef void format_driver_failure(Failure* failure, char* text, size_t size) noexcept nogil:

@@ -24,6 +24,22 @@ cdef inline void release(Label* label) noexcept nogil:
         label.references.fetch_sub(1)
 
 
+cdef extern from *:
+    """
+    // Without the GIL: the text of a tag that is ASCII, or that was encoded before; else null.
+    static inline const char* xlogmem_utf8_of(void* tag) {
+        auto* object = static_cast<PyObject*>(tag);
+        if (PyUnicode_IS_COMPACT_ASCII(object)) return reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(object));
+        return reinterpret_cast<PyCompactUnicodeObject*>(object)->utf8;
+    }
+    """
+    const char* utf8_of "xlogmem_utf8_of"(void* tag) noexcept nogil
+
+
+cdef inline const char* utf8_of_tag(Label* tag) noexcept nogil:
+    return utf8_of(tag.object)
+
+
 # Call with the GIL: the line of an instruction of a code object, by the instruction's offset in bytes.
 cdef int line_of(object code, Py_ssize_t instruction) except -1
 

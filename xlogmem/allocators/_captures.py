@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from xlogmem._base.texts import printable
 from xlogmem._base.units import format_bytes
 from xlogmem._driver import ProcessLock
 
@@ -44,8 +45,8 @@ class Captures:
         self._wrapped: list[tuple[type, str, Any, Any]] = []    # the last: the owner's own method, if it has one
 
     def watch(self, owner: type, begin: str, end: str) -> None:
-        """Wrap the methods of `owner` that begin and end a capture.  A second call does nothing."""
-        if not any(known is owner for known, *_ in self._wrapped):
+        """Wrap the methods of `owner` that begin and end a capture, if it has them.  A second call does nothing."""
+        if hasattr(owner, begin) and not any(known is owner for known, *_ in self._wrapped):
             self._wrap(owner, begin, self._after_begin)
             self._wrap(owner, end, self._after_end)
 
@@ -90,7 +91,7 @@ class Captures:
         if succeeded and dropped.arrays:
             what = f"{dropped.arrays} {self._arrays}{'s' * (dropped.arrays != 1)} of {format_bytes(dropped.nbytes)}"
             warnings.warn(
-                f"{what} dropped while a graph was captured: the graph does not own their memory. If its work uses it, "
+                f"{printable(what)} dropped while a graph was captured: the graph does not own their memory. If its work uses it, "
                 "a launch reads and writes the memory of the next owner. Keep what a graph uses alive as long as the "
                 "graph. `xlogmem check` finds the launches that use it", RuntimeWarning, stacklevel=3)
 

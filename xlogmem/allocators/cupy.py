@@ -117,8 +117,8 @@ def enable() -> None:
     if current is not allocate:
         _former = current                               # first: after an interrupt the next call goes on from there
         cupy.cuda.set_allocator(allocate)
-    for stream in (cupy.cuda.Stream, cupy.cuda.ExternalStream):
-        _captures.watch(stream, "begin_capture", "end_capture")
+    for name in ("Stream", "ExternalStream"):
+        _captures.watch(getattr(cupy.cuda, name, object), "begin_capture", "end_capture")
 
 
 def disable() -> None:

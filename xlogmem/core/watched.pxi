@@ -11,7 +11,7 @@
 from cpython.unicode cimport PyUnicode_AsUTF8
 
 from xlogmem._base.cpp cimport make_new
-from xlogmem._base.labels cimport Label
+from xlogmem._base.labels cimport Label, utf8_of_tag
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, FrontierTable
 
 
@@ -33,17 +33,6 @@ cdef extern from "engine/hooks.hpp" nogil:
         void (*window_opened)(uint64_t window, void* context, void* stream, const xlogmem_check_range* ranges,
                               size_t count) noexcept nogil
         void (*window_closed)(uint64_t window) noexcept nogil
-
-cdef extern from *:
-    """
-    // Without the GIL: the text of a str that is ASCII, or that was encoded before; else null.
-    static const char* xlogmem_utf8_of(void* tag) {
-        auto* object = static_cast<PyObject*>(tag);
-        if (PyUnicode_IS_COMPACT_ASCII(object)) return reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(object));
-        return reinterpret_cast<PyCompactUnicodeObject*>(object)->utf8;
-    }
-    """
-    const char* utf8_of "xlogmem_utf8_of"(void* tag) noexcept nogil
 
 cdef xlogmem_check_hooks* hooks = NULL              # set once, before the first runtime is made
 
@@ -115,7 +104,7 @@ cdef int encode_for_check(Label* tag) except -1:
 
 # ---------------------------------------------------------------------------------------------- memory
 cdef void report_piece(Watched* watch, Allocation* made, bint pooled) noexcept nogil:
-    cdef const char* tag = utf8_of(made.tag.object) if made.tag != NULL else NULL
+    cdef const char* tag = utf8_of_tag(made.tag) if made.tag != NULL else NULL
     hooks.piece_allocated(watch.order.context, made.handle, made.ptr, made.nbytes, tag, pooled)
 
 
