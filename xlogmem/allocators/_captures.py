@@ -91,9 +91,9 @@ class Captures:
         if succeeded and dropped.arrays:
             what = f"{dropped.arrays} {self._arrays}{'s' * (dropped.arrays != 1)} of {format_bytes(dropped.nbytes)}"
             warnings.warn(
-                f"{printable(what)} dropped while a graph was captured: the graph does not own their memory. If its work uses it, "
-                "a launch reads and writes the memory of the next owner. Keep what a graph uses alive as long as the "
-                "graph. `xlogmem check` finds the launches that use it", RuntimeWarning, stacklevel=3)
+                f"{printable(what)} dropped while a graph was captured: the graph does not own their memory. If its "
+                "work uses it, a launch reads and writes the memory of the next owner. Keep what a graph uses alive as "
+                "long as the graph. `xlogmem check` finds the launches that use it", RuntimeWarning, stacklevel=3)
 
     def _close(self, everything: bool = False) -> Dropped:
         with self._lock:
