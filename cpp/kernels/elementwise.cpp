@@ -25,8 +25,8 @@ u32 bytes_of_type(const std::string& type) {
 // The bytes of the elements of each argument, by the kernel's name: cupy_, the operation, two underscores, the types.
 std::vector<u32> items_of(const std::string& name) {
     std::vector<u32> items;
-    std::size_t types = name.rfind("__");
-    if (name.rfind("cupy_", 0) || types == std::string::npos) return {};
+    std::size_t types = name.find("__");
+    if (name.rfind("cupy_", 0) || types == std::string::npos || types != name.rfind("__")) return {};  // or it is fused
     std::istringstream rest(name.substr(types + 2));
     for (std::string type; std::getline(rest, type, '_');) {
         items.push_back(bytes_of_type(type));

@@ -345,12 +345,13 @@ MANY = numpy.zeros((9, 3, 9, 3, 4), "f4")[:, :2, :, :2, :3]
     (numpy.zeros((4, 8), "f4")[:, :2], "", [(BASE, BASE + 104, 32, 8)]),
     (numpy.zeros(4, "f4"), "cupy_copy__float32_float32_float32", None),         # one type more than arrays
     (numpy.zeros(4, "f4"), "my_copy__float32_float32", None),
+    (numpy.zeros(4, "f4"), "cupy_copy__float32_float32__cupy_exp__float32_float32", None),
     (numpy.zeros(4, "f4"), "cupy_copy__float32_decimal", None),
     (numpy.zeros(4, "f4"), "cupy_copy", None),
     (numpy.zeros((), "f4"), "", None),
     (numpy.zeros((0, 3), "f4"), "", []),
     (OVERLAPPING, "", []), (MANY, "", []),
-], ids=["plain", "a box", "types", "another library", "a type", "without types", "no dimension", "no element",
+], ids=["plain", "a box", "types", "another library", "fused", "a type", "without types", "no dimension", "no element",
         "overlapping", "too many parts"])
 def test_arrays_of_which_nothing_is_claimed(program, view, name, parts):
     origin = view.__array_interface__["data"][0]
