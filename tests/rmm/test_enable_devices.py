@@ -197,3 +197,12 @@ def test_a_named_log_cannot_be_kept(two, tmp_path):
         xlogmem.rmm.enable(0, log=log, follow_reinitialize=True)
     assert not log.exists()
     assert current() is two[0].mr
+
+
+@pytest.mark.simulator
+def test_without_a_gpu_rmm_is_refused_by_name(fresh):
+    """NVIDIA's runtime, which RMM has linked in, does not start on the simulated driver."""
+    rmm.mr.set_per_device_resource(0, rmm.mr.CudaMemoryResource())
+    with pytest.raises(RuntimeError, match="RMM's CudaMemoryResource needs a GPU"):
+        xlogmem.enable("rmm")
+    assert xlogmem.rmm.active_devices() == []

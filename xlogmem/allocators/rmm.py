@@ -21,6 +21,7 @@ def reach_driver() -> None:
 
 def refuse() -> None:
     """`xlogmem.rmm.enable` checks what it is given before it changes anything, and is called first."""
+    xlogmem.rmm.refuse_without_gpu()
 
 
 def enable(devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None, **options: Any) -> None:

@@ -411,6 +411,18 @@ def _leave_if_unfollowed() -> None:
         reinitialized.leave()
 
 
+def refuse_without_gpu() -> None:
+    """Raise if RMM's resource of device 0 needs a GPU, and the driver is the simulated one.
+
+    RMM's first call would fail there, with an error that does not say why.  `enable` itself refuses nothing: resources that have their memory from Python do without RMM's runtime.
+    """
+    *_, lowest = stack(rmm.mr.get_per_device_resource(0))
+    if _driver.is_simulated() and not isinstance(lowest, rmm.mr.CallbackMemoryResource):
+        raise RuntimeError(f"RMM's {type(lowest).__name__} needs a GPU: RMM has NVIDIA's runtime linked in, which does "
+                           "not start on the simulated driver. Without a GPU leave RMM out, or allocate from "
+                           "xlogmem.get_runtime()")
+
+
 def is_current(device: int = 0) -> bool:
     """True if allocations through RMM on the device are tracked now: `enable` is in effect, and RMM's resource was not
     replaced since."""
