@@ -414,7 +414,8 @@ def _leave_if_unfollowed() -> None:
 def refuse_without_gpu() -> None:
     """Raise if RMM's resource of device 0 needs a GPU, and the driver is the simulated one.
 
-    RMM's first call would fail there, with an error that does not say why.  `enable` itself refuses nothing: resources that have their memory from Python do without RMM's runtime.
+    RMM's first call would fail there, with an error that does not say why.  `enable` itself refuses nothing:
+    resources that have their memory from Python do without RMM's runtime.
     """
     *_, lowest = stack(rmm.mr.get_per_device_resource(0))
     if _driver.is_simulated() and not isinstance(lowest, rmm.mr.CallbackMemoryResource):
