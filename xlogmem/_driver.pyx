@@ -19,8 +19,8 @@ from xlogmem._base.failures cimport DRIVER_FAILED
 
 __all__ = ["BUILD", "ProcessLock", "active_devices", "can_access_peer", "close_to_peer", "describe_device",
            "device_count", "device_memory", "device_name", "driver_version", "forget_context", "forget_peer_access",
-           "initialize", "is_simulated", "live_events", "no_driver", "open_to_peer", "supports_memory_pools",
-           "synchronize_device", "trim_events"]
+           "initialize", "is_simulated", "live_events", "no_driver", "no_driver_for", "open_to_peer",
+           "supports_memory_pools", "synchronize_device", "trim_events"]
 
 
 cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noexcept nogil:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, cast
 
-from xlogmem._driver import ProcessLock, is_simulated, no_driver
+from xlogmem._driver import ProcessLock, is_simulated, no_driver_for
 from xlogmem.errors import DriverNotFoundError
 from xlogmem.runtime import choose_options, restore_options
 
@@ -179,7 +179,7 @@ def _refuse_without_driver(neighbours: dict[str, Neighbour]) -> None:
             ctypes.CDLL("libcuda.so.1")                 # and no call of it: the process may still be forked
         except OSError:
             named = ", ".join(map(repr, neighbours))
-            raise DriverNotFoundError(f"xlogmem.enable({named}): {no_driver()}") from None
+            raise DriverNotFoundError(no_driver_for(named)) from None
         return
     for name, neighbour in neighbours.items():
         try:

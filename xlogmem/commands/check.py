@@ -65,8 +65,8 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     for note in [*outcome.notes, *outcome.lost]:
         say(note)
     if not outcome.used:
-        say("nothing was checked: no Python process made a call of the driver.  Is the command a Python program, which "
-            "runs without the options -I, -E and -S of Python?")
+        say("nothing was checked: no Python process made a call of the driver" + ("" if outcome.status else (
+            ".  Is the command a Python program, which runs without the options -I, -E and -S of Python?")))
     say(f"{report.summary(findings, suppressed)}, on {driver}")
     documents = [(json_file, report.as_json(findings) | {"driver": driver, "status": outcome.status,
                                                          "notes": outcome.notes, "omissions": outcome.omissions}),

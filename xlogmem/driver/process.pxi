@@ -45,11 +45,18 @@ cdef bint process_is_closing() noexcept nogil:
 # ---------------------------------------------------------------------------------------------- start
 def no_driver():
     """The message where there is no driver."""
-    return "no CUDA driver was found (libcuda.so.1 could not be loaded): install the NVIDIA driver. " + WITHOUT_GPU
+    return NO_DRIVER + WITHOUT_GPU + BY_ITSELF
 
 
+def no_driver_for(libraries):
+    """The message where there is none for other libraries, which do not find the simulated one by themselves."""
+    return f"xlogmem.enable({libraries}): {NO_DRIVER}{WITHOUT_GPU}"
+
+
+NO_DRIVER = "no CUDA driver was found (libcuda.so.1 could not be loaded): install the NVIDIA driver. "
 WITHOUT_GPU = ("Without a GPU, `xlogmem check program.py` runs a program on the simulated driver, where no kernel "
-               "computes anything, and finds its missing waits; XLOGMEM_SIMULATE=1 lets xlogmem itself run there")
+               "computes anything, and finds its missing waits")
+BY_ITSELF = "; XLOGMEM_SIMULATE=1 lets xlogmem itself run there"
 
 
 def initialize():
@@ -109,7 +116,7 @@ cdef int start_driver() except -1:
     if result != cy.CUDA_SUCCESS:
         name, text = error_name(result)
         raise DriverNotFoundError(
-            f"the CUDA driver could not be initialised: cuInit gave {name} ({text}). " + WITHOUT_GPU,
+            f"the CUDA driver could not be initialised: cuInit gave {name} ({text}). " + WITHOUT_GPU + BY_ITSELF,
             call="cuInit", code=int(result), name=name)
     if version < OLDEST_DRIVER:
         raise DriverNotFoundError(

@@ -94,8 +94,13 @@ def use(stream=NOT_GIVEN, read=NOT_GIVEN, write=NOT_GIVEN, read_write=NOT_GIVEN,
     runtime : DeviceRuntime, optional
         The runtime whose blocks are meant, for a foreign stream.  The default is the runtime of the given blocks, else
         the process's own runtime for the stream's device.
-    untracked, handback, on_conflict : str
-        See `LaunchRecorder`; ``untracked="adopt"`` tracks memory that is not tracked, as long as its owner lives.
+    untracked : {"raise", "ignore", "adopt"}
+        What to do with memory that is not tracked: refuse it, leave it out, or track it as long as its owner lives.
+    handback : {"all", "writes"}
+        The uses after which the stream of CuPy, PyTorch or cuDF on which the memory was allocated waits: all, or only
+        those that write.  Several readers of one array overlap more with ``"writes"``.
+    on_conflict : {"wait", "raise", "count"}
+        What to do while another thread is inside a `use` that conflicts.  `LaunchRecorder` has more of all three.
 
     Returns
     -------
