@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 import textwrap
@@ -104,6 +105,19 @@ def test_the_repaired_twin_is_clean(check, program):
     assert run.returncode == 0, run.stderr
     assert "0 certain, 0 possible" in run.stderr
     assert check.findings() == []
+
+
+def test_a_repair_in_one_line_of_a_loop_speaks_of_the_earlier_time(check):
+    run = check(START + """
+a, b, event = begin()
+p = ok(cuda.cuMemAlloc(4096))
+for stream in (a, b):
+    ok(cuda.cuMemsetD8Async(p, 1, 64, stream))          # the fill
+ok(cuda.cuCtxSynchronize())
+""")
+    assert run.returncode == 1
+    assert re.search(r"repair  before (.*program.py:\d+), make stream 3 wait for an event recorded on stream 2 after "
+                     r"\1 \(the earlier time\)\n", run.stderr), run.stderr
 
 
 DESTROYED = START + """

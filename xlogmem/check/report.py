@@ -53,6 +53,8 @@ def repair_of(finding: Finding) -> str | None:
     if first.stream.kind == "host":
         return f"{where}, nothing can wait for the host: make the host's call earlier"
     after = f"{first.stream.name} after {first.place or first.name}"
+    if place and place == first.place:
+        after += " (the earlier time)"                  # of a loop, or of a function that is called twice
     return f"{where}, make {second.stream.name} wait for an event recorded on {after}"
 
 
