@@ -207,10 +207,16 @@ class Worker:
             self.uses += 1                                          # else it is a block that `adopt` has dropped
 
     def adopt_a_part(self) -> None:
+        """Another thread may free the block between its address and the adoption."""
         block = self.pick()
-        with contextlib.suppress(UseAfterFreeError, StreamMisuseError), \
-                use(self.stream(), read=self.runtime.adopt(block.ptr, 16)):
-            self.uses += 1
+        with contextlib.suppress(UseAfterFreeError, StreamMisuseError):
+            try:
+                part = self.runtime.adopt(block.ptr, 16)
+            except ValueError as error:
+                assert "the driver knows no allocation there" in str(error)
+                return
+            with use(self.stream(), read=part):
+                self.uses += 1
 
     def export(self) -> None:
         """The deleter may run in another thread, beside everything else."""
