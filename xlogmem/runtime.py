@@ -106,15 +106,18 @@ class DeviceRuntime(Runtime):
             raise TypeError(f"resource must be a DeviceMemoryResource, such as PoolMemoryResource(), not {resource!r}")
         if not isinstance(stream_pool, StreamPool | None):
             raise TypeError(f"stream_pool must be a StreamPool, not {stream_pool!r}")
-        for name, part in (("resource", resource), ("stream_pool", stream_pool)):
-            there = getattr(part, "device_id", None)
-            if there not in (None, device_id):
-                raise StreamMisuseError(f"{name} is on device {there}, and device_id is {device_id}: pass "
-                                        f"device_id={there}, or make it with device_id={device_id}")
         if stream_pool is None:
             stream_pool = StreamPool(device_id)
-        self = super().__new__(cls, stream_pool, resource,
-                               policy=policy or os.environ.get("XLOGMEM_POLICY") or "adaptive")
+        try:
+            self = super().__new__(cls, stream_pool, resource,
+                                   policy=policy or os.environ.get("XLOGMEM_POLICY") or "adaptive")
+        except StreamMisuseError:
+            for name, part in (("resource", resource), ("stream_pool", stream_pool)):
+                there = getattr(part, "device_id", device_id)
+                if there != device_id:
+                    raise StreamMisuseError(f"{name} is on device {there}, and device_id is {device_id}: pass "
+                                            f"device_id={there}, or make it with device_id={device_id}") from None
+            raise
         self._prepared = {}
         self._prepared_lock = ProcessLock()
         self._number = next(_numbers)
