@@ -128,6 +128,16 @@ def test_what_is_no_option_is_refused_before_anything_is_changed(libraries, opti
     assert runtimes._options is None
 
 
+@pytest.mark.parametrize("given", ["argument", "environment"])
+def test_a_limit_of_zero_bytes_is_a_limit(libraries, monkeypatch, given):
+    cupy, _ = libraries
+    if given == "environment":
+        monkeypatch.setenv("XLOGMEM_OPTIONS", "limit=0")
+    xlogmem.enable("cupy", **{"limit": 0} if given == "argument" else {})
+    with pytest.raises(cupy.cuda.memory.OutOfMemoryError):
+        cupy.empty(512)
+
+
 @pytest.mark.parametrize("name", ["pool", "guard"])
 def test_a_resource_of_the_environment_is_not_made_twice(libraries, monkeypatch, name):
     monkeypatch.setenv("XLOGMEM_RESOURCE", name)

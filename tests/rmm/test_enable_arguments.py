@@ -129,3 +129,8 @@ def test_a_resource_that_the_program_put_there_has_what_it_has(fresh):
     xlogmem.rmm.enable(0)
     with pytest.raises(RuntimeError, match="cannot get another guard"):
         xlogmem.rmm.enable(0, guard=True)
+
+
+def test_a_limit_of_zero_bytes_is_a_limit(fresh):
+    xlogmem.rmm.enable(0, limit=0)
+    assert xlogmem.get_runtime().resource.limit == 0

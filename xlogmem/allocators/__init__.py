@@ -125,10 +125,12 @@ def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsInde
     --------
     >>> xlogmem.enable("cupy", "torch", limit="8GiB", pool_allocator=True)      # doctest: +SKIP
     """
+    from xlogmem.resources.options import is_wanted  # dataclasses take longer to import than xlogmem
+
     given = {"policy": policy, "pool_allocator": pool_allocator, "initial_pool_size": initial_pool_size,
              "maximum_pool_size": maximum_pool_size, "limit": limit, "statistics": statistics, "log": log,
              "guard": guard}
-    options: Options = {name: value for name, value in given.items() if value not in (None, False)}  # type: ignore
+    options: Options = {name: value for name, value in given.items() if is_wanted(value)}  # type: ignore
     neighbours = {name: _import(name) for name in _in_order(names)}     # not under the lock: imports have their own
     on_rmm = sys.modules.get(f"{__name__}.rmm")
     if devices not in (None, "all") and not any(neighbour is on_rmm for neighbour in neighbours.values()):
@@ -159,7 +161,7 @@ def _chosen(options: Options, for_own: bool) -> Iterator[None]:
     if not options:
         yield
         return
-    from xlogmem.resources.options import RuntimeOptions  # dataclasses take longer to import than xlogmem
+    from xlogmem.resources.options import RuntimeOptions
 
     chosen = RuntimeOptions.given(**options)
     chosen.check()

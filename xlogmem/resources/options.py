@@ -24,6 +24,7 @@ from xlogmem.resources.statistics import StatisticsResourceAdaptor
 __all__ = ["HasRuntime", "Options", "RuntimeOptions", "options_in"]
 
 VARIABLE = "XLOGMEM_OPTIONS"
+SHARE = re.compile(r"\d*\.\d+|\d+\.")
 SWITCHES = ("pool_allocator", "statistics", "guard")
 
 
@@ -46,6 +47,11 @@ class HasRuntime(RuntimeError):
 
     def __str__(self) -> str:
         return ". ".join(self.args)
+
+
+def is_wanted(value: Any) -> bool:
+    """True if an option is given: None and False want nothing, and 0 is a number of bytes."""
+    return value is not None and value is not False
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,7 @@ class RuntimeOptions:
 
     def joined(self, wanted: RuntimeOptions) -> RuntimeOptions:
         """These options, and what is wanted more."""
-        more = {one.name: value for one in fields(self) if (value := getattr(wanted, one.name)) not in (None, False)}
+        more = {one.name: value for one in fields(self) if is_wanted(value := getattr(wanted, one.name))}
         return replace(self, **more)
 
     def for_devices(self, count: int) -> RuntimeOptions:
@@ -135,7 +141,7 @@ class RuntimeOptions:
     def refuse_others_than(self, wanted: RuntimeOptions) -> None:
         """These were chosen for runtimes that are not made yet: what they leave open may still be chosen."""
         closed: dict[str, Any] = {one.name: one.default for one in fields(self)
-                                  if getattr(self, one.name) in (None, False)}
+                                  if not is_wanted(getattr(self, one.name))}
         for what in self._differences(None, replace(wanted, **closed)):
             raise HasRuntime(f"xlogmem.enable() was called with another {what} before, for all libraries",
                              "Leave it out, or call xlogmem.disable() first")
@@ -185,7 +191,7 @@ def options_in(text: str) -> RuntimeOptions:
         elif not value:
             raise ValueError(f"{VARIABLE}: {name} needs a value: {name}=…")
         else:
-            given[name] = float(value) if re.fullmatch(r"[0-9.]+", value) else value
+            given[name] = int(value) if value.isdecimal() else float(value) if SHARE.fullmatch(value) else value
     try:
         options = RuntimeOptions.given(**given)
         options.check()
