@@ -113,8 +113,8 @@ class DeviceRuntime(Runtime):
                                    policy=policy or os.environ.get("XLOGMEM_POLICY") or "adaptive")
         except StreamMisuseError:
             for name, part in (("resource", resource), ("stream_pool", stream_pool)):
-                there = getattr(part, "device_id", device_id)
-                if there != device_id:
+                there = getattr(part, "device_id", None)        # None: a part that was never initialised says so itself
+                if there not in (None, device_id):
                     raise StreamMisuseError(f"{name} is on device {there}, and device_id is {device_id}: pass "
                                             f"device_id={there}, or make it with device_id={device_id}") from None
             raise
