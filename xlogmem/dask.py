@@ -23,13 +23,12 @@ except ImportError as _error:
 import xlogmem
 from xlogmem._base.log import logger
 from xlogmem._base.texts import printable
-from xlogmem._base.units import parse_bytes, parse_size
 from xlogmem._devices import device_ids
 from xlogmem._driver import ProcessLock
 from xlogmem.allocators import LIBRARIES, Library, enabled_libraries
 from xlogmem.resources import PoolMemoryResource
 from xlogmem.resources.layers import find_layers
-from xlogmem.resources.options import HasRuntime
+from xlogmem.resources.options import HasRuntime, RuntimeOptions
 from xlogmem.runtime import existing_runtimes
 
 __all__ = ["XlogmemPlugin", "dask_setup", "metrics"]
@@ -123,11 +122,7 @@ class XlogmemPlugin(WorkerPlugin):
         for name in self._libraries:
             if name not in LIBRARIES:
                 raise ValueError(f"{name!r} is not a library of XlogmemPlugin; choose from {', '.join(LIBRARIES)}")
-        if options.get("limit") is not None:            # an error here, and not in each worker
-            parse_bytes("limit", options["limit"], lambda: 1)
-        for name in ("initial_pool_size", "maximum_pool_size"):
-            if options.get(name) is not None:
-                parse_size(name, options[name])
+        RuntimeOptions.given(**options).check()         # an error here, and not in each worker
         self._devices, self._prometheus, self._options = devices, prometheus, options
 
     def __repr__(self) -> str:

@@ -299,8 +299,7 @@ class Parts:
     with any device's parts any more."""
 
     def __init__(self, options: RuntimeOptions, resource: DeviceMemoryResource, device_id: int) -> None:
-        options.check()
-        options.check_sink_of(device_id)
+        options.check(device_id)
         self.streams = StreamPool(device_id)
         self.resource = options.below(resource)
         self.options, self.device_id = options, device_id

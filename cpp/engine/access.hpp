@@ -1,17 +1,26 @@
 // Accesses of operations to memory, and the conflicts between two of them.
 //
-// A copy or a fill touches exactly its bytes, which may be rows with gaps between them (rows.hpp). Of a kernel only its pointers are known: the address in a pointer is its
-// anchor, which the kernel touches for certain; how far the kernel reaches from there is a guess (the whole block). An
-// address that was *found* among the bytes of a struct is weaker evidence: nothing shows that the kernel uses it, and
-// an earlier launch may have left it there.
+// A copy or a fill touches exactly its bytes, which may be rows with gaps between them (rows.hpp). Of a kernel only its
+// pointers are known: the address in a pointer is its anchor, which the kernel touches for certain; how far the kernel
+// reaches from there is a guess (the whole block). An address that was *found* among the bytes of a struct is weaker
+// evidence: nothing shows that the kernel uses it, and an earlier launch may have left it there.
 #pragma once
 
 #include "clock.hpp"
 #include "rows.hpp"
 
 #include <algorithm>
+#include <cstring>
+#include <vector>
 
 namespace check {
+
+// Of a kernel's parameters the eight bytes at this offset; zeros behind the end.
+inline u64 word_at(const std::vector<u8>& space, std::size_t offset) {
+    u64 value = 0;
+    if (offset < space.size()) memcpy(&value, space.data() + offset, std::min(sizeof value, space.size() - offset));
+    return value;
+}
 
 template <class List, class Test>
 void remove_if(List& list, Test test) {

@@ -3,17 +3,7 @@
 
 #include "engine.hpp"
 
-#include <algorithm>
-#include <cstring>
-
 namespace check {
-
-// The eight bytes at this offset; zeros behind the end.
-inline u64 word_at(const std::vector<u8>& space, std::size_t offset) {
-    u64 value = 0;
-    if (offset < space.size()) memcpy(&value, space.data() + offset, std::min(sizeof value, space.size() - offset));
-    return value;
-}
 
 class Launched {
   public:

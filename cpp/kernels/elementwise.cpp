@@ -2,7 +2,6 @@
 #include "elementwise.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <sstream>
 
 namespace check {
@@ -33,13 +32,6 @@ std::vector<u32> items_of(const std::string& name) {
         if (!items.back()) return {};
     }
     return items;
-}
-
-// Zero behind the end.
-u64 number_at(const std::vector<u8>& space, std::size_t offset) {
-    u64 value = 0;
-    if (offset + kWord <= space.size()) memcpy(&value, space.data() + offset, kWord);
-    return value;
 }
 
 struct Dimension {
@@ -77,11 +69,11 @@ std::optional<ElementwiseArrays> ElementwiseArrays::of(const std::string& name,
 std::vector<ArrayPart> ElementwiseArrays::parts(const std::vector<u8>& space, u32 offset) const {
     auto array = std::find_if(arrays_.begin(), arrays_.end(), [&](const Array& one) { return one.offset == offset; });
     if (array == arrays_.end()) return {};
-    u64 begin = number_at(space, offset), elements = number_at(space, offset + kWord), product = 1;
+    u64 begin = word_at(space, offset), elements = word_at(space, offset + kWord), product = 1;
     std::vector<Dimension> dimensions;
     for (u32 i = 0; i < dimensions_; i++) {
-        u64 length = number_at(space, offset + kWord * (2 + i));
-        std::int64_t stride = std::int64_t(number_at(space, offset + kWord * (2 + dimensions_ + i)));
+        u64 length = word_at(space, offset + kWord * (2 + i));
+        std::int64_t stride = std::int64_t(word_at(space, offset + kWord * (2 + dimensions_ + i)));
         if (!length || length > elements) return {};
         product *= length;
         if (length == 1 || !stride) continue;

@@ -77,17 +77,16 @@ class RuntimeOptions:
             raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
         return cls(sizes if pool_allocator else None, limit, statistics, log, guard, policy)
 
-    def check(self) -> None:
-        """Raise if an option is none, as far as that does not depend on the device.  Calls no driver."""
+    def check(self, device: int = 0) -> None:
+        """Raise if an option is none; `device` is for the name of its log.  Calls no driver."""
         if self.policy is not None and self.policy not in POLICIES:
             raise ValueError(f"policy {self.policy!r} is unknown; choose one of {', '.join(POLICIES)}")
-        if self.limit is not None:
-            parse_bytes("limit", self.limit, lambda: 1)
+        self.parsed_limit(None)
         for name, size in zip(("initial_pool_size", "maximum_pool_size"), self.pool_sizes or (), strict=False):
             if size is not None:
                 parse_size(name, size)
         if self.log is not None:
-            check_sink(self.log)
+            check_sink(self.sink(device))
 
     def joined(self, wanted: RuntimeOptions) -> RuntimeOptions:
         """These options, and what is wanted more."""
@@ -99,10 +98,6 @@ class RuntimeOptions:
         return replace(self, several=count > 1)
 
     # ------------------------------------------------------------------------------------------ of a runtime
-    def check_sink_of(self, device: int) -> None:
-        if self.log is not None:
-            check_sink(self.sink(device))
-
     def below(self, resource: DeviceMemoryResource) -> DeviceMemoryResource:
         """The resource with all layers but those of `above`."""
         if self.pool_sizes is not None:

@@ -42,7 +42,7 @@ from xlogmem._base.units import bytes_in_words, parse_device_id, parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
-from xlogmem.resources.layers import layers_of
+from xlogmem.resources.layers import described, layers_of
 from xlogmem._base.cpp cimport make_new, vector
 from xlogmem._base.failures cimport NO_FAILURE, Failure, raise_failure
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing, total_memory
@@ -348,6 +348,4 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         return f"{self!r}\n{summary_of(&self.state)}"
 
     def __repr__(self):
-        from xlogmem.resources.layers import described
-
         return described(self)

@@ -278,7 +278,6 @@ class Change:
     """Plan of `enable` for a device, from what it has found there: nothing but a note, where a runtime is in effect."""
 
     device: int
-    options: RuntimeOptions
     current: rmm.mr.DeviceMemoryResource
     known: Wrapped | None                   # in effect, or before
     in_effect: bool = False
@@ -291,17 +290,17 @@ class Change:
         known = _wrapped.get(device)
         if known is not None and any(lower is known.resource for lower in stack(current)):
             _refuse_others(known.runtime, device, options)
-            return cls(device, options, current, known, True)
+            return cls(device, current, known, True)
         if any(isinstance(lower, RuntimeMemoryResource) and lower.runtime is existing_runtime(device)
                for lower in stack(current)):
             _refuse_others(None, device, options)
-            return cls(device, options, current, None, True)    # put there by the caller, as the error below advises
+            return cls(device, current, None, True)     # put there by the caller, as the error below advises
         if known is not None and known.original is current:
             _refuse_others(known.runtime, device, options)
-            return cls(device, options, current, known)
+            return cls(device, current, known)
         if existing_runtime(device) not in (None, known.runtime if known is not None else None):
             raise HasRuntime(f"device {device} has a runtime already: {existing_runtime(device)!r}", ADVICE)
-        return cls(device, options, current, known, parts=Parts(options, RmmMemoryResource(current, device), device))
+        return cls(device, current, known, parts=Parts(options, RmmMemoryResource(current, device), device))
 
     @property
     def former(self) -> DeviceRuntime | None:
