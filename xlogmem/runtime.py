@@ -112,12 +112,10 @@ class DeviceRuntime(Runtime):
             self = super().__new__(cls, stream_pool, resource,
                                    policy=policy or os.environ.get("XLOGMEM_POLICY") or "adaptive")
         except StreamMisuseError:
-            for name, part in (("resource", resource), ("stream_pool", stream_pool)):
-                there = getattr(part, "device_id", None)        # None: a part that was never initialised says so itself
-                if there not in (None, device_id):
-                    raise StreamMisuseError(f"{name} is on device {there}, and device_id is {device_id}: pass "
-                                            f"device_id={there}, or make it with device_id={device_id}") from None
+            _refuse_elsewhere(device_id, resource, stream_pool)
             raise
+        if self.device_id != device_id:
+            _refuse_elsewhere(device_id, resource, stream_pool)
         self._prepared = {}
         self._prepared_lock = ProcessLock()
         self._number = next(_numbers)
@@ -127,9 +125,6 @@ class DeviceRuntime(Runtime):
     def __init__(self, device_id: int = 0, *, resource: DeviceMemoryResource | None = None,
                  stream_pool: StreamPool | None = None, policy: str | None = None) -> None:
         super().__init__()
-        device_id = parse_device_id(device_id)
-        if device_id != self.device_id:
-            raise ValueError(f"device {device_id} was requested, the parts are on device {self.device_id}")
 
     def acquire_stream(self, *, discipline: str = "ordinary", priority: int = 0) -> Stream:
         """A new stream of the runtime's pool; see `StreamPool.acquire`."""
@@ -233,6 +228,15 @@ class DeviceRuntime(Runtime):
     def default_stream(self) -> Stream:
         """The stream that allocations use when no other is named."""
         return self.stream_pool.default
+
+
+def _refuse_elsewhere(device_id: int, resource: DeviceMemoryResource, stream_pool: StreamPool) -> None:
+    """Raise if a part is on another device.  One that was never initialised is on none: the core says so."""
+    for name, part in (("resource", resource), ("stream_pool", stream_pool)):
+        there = getattr(part, "device_id", None)
+        if there not in (None, device_id):
+            raise StreamMisuseError(f"{name} is on device {there}, and device_id is {device_id}: pass "
+                                    f"device_id={there}, or make it with device_id={device_id}") from None
 
 
 _METHODS = {Access.READ: "read", Access.WRITE: "write", Access.READ_WRITE: "read_write"}
