@@ -116,8 +116,9 @@ def compiled(folder: Path, *edits: tuple[str, str]) -> Path:
 
 
 def end_of(program: Path, scene: str) -> tuple[int, str]:
-    done = subprocess.run(["sh", "-c", 'ulimit -c 0; exec "$@"', "sh", program, scene], stdout=subprocess.PIPE,
-                          text=True, timeout=PATIENCE, cwd=program.parent)
+    """Its status and output. A sanitizer that is preloaded into the tests has handlers of its own: not here."""
+    done = subprocess.run(["sh", "-c", 'ulimit -c 0; unset LD_PRELOAD; exec "$@"', "sh", program, scene],
+                          stdout=subprocess.PIPE, text=True, timeout=PATIENCE, cwd=program.parent)
     return done.returncode, done.stdout
 
 
