@@ -256,6 +256,41 @@ def test_a_program_that_fails_has_a_status_of_its_own(check):
     assert check(HANDED_OVER + "\nsys.exit(7)").returncode == 1            # findings are the better news
 
 
+@pytest.mark.parametrize(("end", "how", "status"), [
+    ("raise KeyError('x')", "ended early, with KeyError at program.py:{line}", 1),
+    ("import json; json.loads('{')", "ended early, with JSONDecodeError at program.py:{line}", 1),
+    ("raise SystemExit(7)", "ended with status 7", 7),
+    ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV", -11),
+    ("os.kill(os.getpid(), 40)", "was ended by signal 40", -40),
+])
+def test_the_last_line_says_first_that_the_program_ended_early(check, end, how, status):
+    """... so that nobody takes what was not checked for right."""
+    program = START.replace("import sys", "import os, sys") + "begin()\ndef step():\n    try:\n        raise OSError\n" \
+        f"    except OSError:\n        {end}\nstep()\n"
+    run = check(program)
+    how = how.format(line=line_with(program, end))
+    assert run.returncode == 3
+    assert run.stderr.splitlines()[-1] == (
+        f"xlogmem check: the program {how}: what it left out was not checked.  Found so far: 0 certain, 0 possible, on "
+        "the simulated driver")
+    document = json.loads((check.file.parent / "out.json").read_text())
+    assert (document["status"], document["ended_early"]) == (status, how)
+
+
+def test_a_child_that_ended_early_is_named(check):
+    run = check("import subprocess, sys\nopen('child.py', 'w').write('from cuda.bindings import driver as cuda\\n"
+                "cuda.cuInit(0)\\n1 / 0')\nsubprocess.run([sys.executable, 'child.py'])\n")
+    assert run.returncode == 0
+    assert re.search(r"process \d+ ended early, with ZeroDivisionError at child.py:3: what it left out was not checked\n",
+                     run.stderr), run.stderr
+
+
+def test_the_error_of_a_failed_test_has_not_ended_the_runner(check):
+    (check.file.parent / "test_one.py").write_text("def test_one():\n    assert 0\n")
+    run = check.words("--no-gpu", "--allow-none", "-m", "pytest", "-q", "test_one.py")
+    assert "the program ended with status 1: what it left out was not checked." in run.stderr
+
+
 def test_what_is_not_a_program(check):
     run = check("", command=["no-such-program-here"])
     assert run.returncode == 2

@@ -2,9 +2,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +27,7 @@ class Outcome:
     """Result of a program under the check."""
 
     status: int                             # of the program; negative: the signal that ended it
+    ended: str                              # how it ended if that was early, such as "ended with status 7"
     used: bool                              # one of them made a call of the driver
     lost: list[str]                         # what was not judged, a sentence for each process
     findings: list[Finding]
@@ -58,9 +61,24 @@ def run(command: list[str], environment: dict[str, str], record: str | None = No
     documents = [one.document for one in found]
     notes = Counter(note for one in found for note in [*one.document["notes"], *one.notes])
     lost = [one.lost for one in found if one.lost]
-    return Outcome(status, any(one.used for one in found), lost, merged(documents), dict(notes),
+    errors = {document["process"]: error for document in documents if (error := document.get("error"))}
+    ended = ended_early(status, errors.pop(program.pid, ""))
+    notes.update(f"process {process} {error}: what it left out was not checked"
+                 for process, error in errors.items())
+    return Outcome(status, ended, any(one.used for one in found), lost, merged(documents), dict(notes),
                    audit.merged(documents), ignored.merged(documents),
                    sum(document["left_out"] for document in documents), unrecorded)
+
+
+def ended_early(status: int, error: str) -> str:
+    """Say how a program with this status ended; empty where it ended well.  `error` is that of its own process."""
+    if not status or error:
+        return error if status else ""
+    if status > 0:
+        return f"ended with status {status}"
+    with suppress(ValueError):
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"was ended by signal {-status}"
 
 
 def copy_traces(folder: Folder, file: IO[str]) -> None:

@@ -5,6 +5,7 @@ import atexit
 import json
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from dataclasses import asdict
 from xlogmem._base.private import Folder, private_folder
 from xlogmem.blocks import report_to_check
 from xlogmem.check import audit, findings, front_ends, ignored, processes, sites
-from xlogmem.check.frames import place_in
+from xlogmem.check.frames import Frame, place_in
 from xlogmem.check.front_ends import FrontEnd, Report
 
 __all__ = ["begin", "found", "watch"]
@@ -99,11 +100,22 @@ class Ending:
             write(self.front_end, self.folder, self.name)
 
 
+def error_of(error: BaseException | None) -> str:
+    """Name the error that ended this process and its place in the program; empty if none has.  Test runners leave the
+    error of a test there, which has callers of its own: the process has not ended with it."""
+    if error is None or (error.__traceback__ and error.__traceback__.tb_frame.f_back):
+        return ""
+    stack = [Frame(frame.f_code.co_filename, line, frame.f_code.co_qualname)
+             for frame, line in traceback.walk_tb(error.__traceback__)]
+    place = place_in(tuple(reversed(stack)))
+    return f"ended early, with {type(error).__name__}" + (f" at {place}" if place else "")
+
+
 def write(front_end: FrontEnd, folder: Folder, name: str) -> None:
     front_end.stop()
     report = front_end.report()
     kept, count = ignored.left_out(found(report))
-    document = {"process": os.getpid(), "notes": report.notes,
+    document = {"process": os.getpid(), "notes": report.notes, "error": error_of(getattr(sys, "last_value", None)),
                 "findings": [one.as_json() for one in kept],
                 "omissions": [audit.resolved(one) for one in report.omissions],
                 "ignored": ignored.as_json(), "left_out": count}

@@ -67,9 +67,11 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     if not outcome.used:
         say("nothing was checked: no Python process made a call of the driver" + ("" if outcome.status else (
             ".  Is the command a Python program, which runs without the options -I, -E and -S of Python?")))
-    say(f"{report.summary(findings, suppressed)}, on {driver}")
+    ended = f"the program {outcome.ended}: what it left out was not checked.  Found so far: " if outcome.ended else ""
+    say(f"{ended}{report.summary(findings, suppressed)}, on {driver}")
     documents = [(json_file, report.as_json(findings) | {"driver": driver, "status": outcome.status,
-                                                         "notes": outcome.notes, "omissions": outcome.omissions}),
+                                                         "ended_early": outcome.ended, "notes": outcome.notes,
+                                                         "omissions": outcome.omissions}),
                  (sarif_file, report.as_sarif(findings))]
     failures = [outputs.written(file, outputs.as_json(document)) for file, document in documents if file]
     failures = list(filter(None, [outcome.unrecorded, *failures]))
@@ -77,8 +79,6 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         say(failure)
     if any(one.certain or strict for one in findings):
         sys.exit(runner.CERTAIN)
-    if outcome.status:
-        say(f"the program ended with status {outcome.status}")
     if outcome.status or outcome.lost or (not outcome.used and not allow_none):
         sys.exit(runner.PROGRAM_FAILED)
     if failures:
