@@ -264,9 +264,9 @@ def test_a_program_that_fails_has_a_status_of_its_own(check):
     ("os.kill(os.getpid(), 40)", "was ended by signal 40", -40),
 ])
 def test_the_last_line_says_first_that_the_program_ended_early(check, end, how, status):
-    """... so that nobody takes what was not checked for right."""
-    program = START.replace("import sys", "import os, sys") + "begin()\ndef step():\n    try:\n        raise OSError\n" \
-        f"    except OSError:\n        {end}\nstep()\n"
+    """... so that what was not checked is not taken for right."""
+    program = (f"import os\n{START}begin()\ndef step():\n    try:\n        raise OSError\n    except OSError:\n"
+               f"        {end}\nstep()\n")
     run = check(program)
     how = how.format(line=line_with(program, end))
     assert run.returncode == 3
@@ -281,8 +281,8 @@ def test_a_child_that_ended_early_is_named(check):
     run = check("import subprocess, sys\nopen('child.py', 'w').write('from cuda.bindings import driver as cuda\\n"
                 "cuda.cuInit(0)\\n1 / 0')\nsubprocess.run([sys.executable, 'child.py'])\n")
     assert run.returncode == 0
-    assert re.search(r"process \d+ ended early, with ZeroDivisionError at child.py:3: what it left out was not checked\n",
-                     run.stderr), run.stderr
+    assert re.search(r"process \d+ ended early, with ZeroDivisionError at child.py:3: what it left out was not "
+                     r"checked\n", run.stderr), run.stderr
 
 
 def test_the_error_of_a_failed_test_has_not_ended_the_runner(check):
