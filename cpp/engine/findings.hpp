@@ -43,6 +43,7 @@ struct Finding {
     u64 block_begin = 0, block_end = 0, generation = 0;
     Operation allocated, freed;  // of the block, as far as that is known
     u32 tag = 0;  // of the block: a name
+    bool tracked = false;  // it is xlogmem's
     u64 count = 1;  // of such pairs of the same two places of the program, and the same place of the allocation
     Time newest;  // `second` of the newest pair
     u64 newest_count = 1;  // of the pairs with that one

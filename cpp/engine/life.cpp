@@ -67,6 +67,7 @@ Finding Engine::finding_of(Kind kind, const Access& first, const Access& second,
     finding.allocated = block.allocated.what;
     finding.freed = block.freed.what;
     finding.tag = block.tag;
+    finding.tracked = block.tracked;
     return finding;
 }
 

@@ -38,10 +38,11 @@ struct Writer {
                ", \"of_driver\": " + (finding.first.of_driver || finding.second.of_driver ? "true" : "false") +
                ", \"first\": " + json_of(finding.first) + ", \"second\": " + json_of(finding.second) + ", " +
                field("begin", finding.begin) + ", " + field("end", finding.end) + ", " +
-               field("tag", engine.name(finding.tag)) + ", \"block\": {" + field("begin", finding.block_begin) + ", " +
-               field("end", finding.block_end) + ", " + field("generation", finding.generation) + ", " +
-               field("allocated", finding.allocated.site) + ", " + field("freed", finding.freed.site) + "}, " +
-               "\"wait\": " + json_of(finding.idle) + ", " + field("count", finding.count) + "}";
+               field("tag", engine.name(finding.tag)) + ", \"tracked\": " + (finding.tracked ? "true" : "false") +
+               ", \"block\": {" + field("begin", finding.block_begin) + ", " + field("end", finding.block_end) + ", " +
+               field("generation", finding.generation) + ", " + field("allocated", finding.allocated.site) + ", " +
+               field("freed", finding.freed.site) + "}, " + "\"wait\": " + json_of(finding.idle) + ", " +
+               field("count", finding.count) + "}";
     }
 
     std::string json_of(const Idle& idle) const {

@@ -190,6 +190,24 @@ def test_a_library_with_a_runtime_of_its_own_is_named(check):
     assert "built in" not in check(f"{START}\nbegin()\n{source}").stderr
 
 
+def test_streams_that_were_made_at_one_place_get_different_words(check, tmp_path):
+    """In the text, in JSON and in SARIF; streams of two places need no such word."""
+    run = check(HANDED_OVER, options=["--sarif", str(tmp_path / "out.sarif")])
+    texts = [f"on stream {number} (made {turn} at program.py:{line_with(HANDED_OVER, 'cuStreamCreate')})"
+             for number, turn in ((2, "earlier"), (3, "later"))]
+    result, = json.loads((tmp_path / "out.sarif").read_text())["runs"][0]["results"]
+    finding, = check.findings()
+    for text in texts:
+        assert text in run.stderr
+        assert text in result["message"]["text"]
+        assert text in finding["text"]
+    assert [finding[which]["stream"]["turn"] for which in ("first", "second")] == ["earlier", "later"]
+    backwards = check(HANDED_OVER.replace("a, b, event = begin()", "b, a, event = begin()"))
+    assert backwards.stderr.index("stream 3 (made later at") < backwards.stderr.index("stream 2 (made earlier at")
+    apart = HANDED_OVER.replace("a, b, event = begin()", "a, b, event = begin()\nb = ok(cuda.cuStreamCreate(1))")
+    assert len(re.findall(r"\(made at program.py:\d+\)", check(apart).stderr)) == 2
+
+
 def test_the_same_two_places_are_one_finding(check):
     check(HANDED_OVER)
     assert [finding["count"] for finding in check.findings()] == [3]

@@ -220,7 +220,7 @@ def test_the_last_line_of_a_finding_counts(tmp_path):
     end = {"name": "x", "site": 1, "captured": 0, "role": "write", "library": "",
            "stream": {"number": 1, "kind": "made", "site": 0}}
     finding = {"kind": "race", "pair": "write/write", "certain": True, "of_driver": False, "first": end, "second": end,
-               "begin": 0, "end": 1, "tag": "", "count": 1,
+               "begin": 0, "end": 1, "tag": "", "tracked": False, "count": 1,
                "block": {"begin": 0, "end": 1, "generation": 0, "allocated": 0, "freed": 0}, "wait": None}
     said = [{"stack": 1, "frames": [["file.py", 7, "f"]]}, {"number": 1, "finding": finding},
             {"number": 2, "finding": finding}, {"number": 1, "finding": finding | {"certain": False}},

@@ -2,12 +2,18 @@
 from __future__ import annotations
 
 import json
+import linecache
+import re
 import subprocess
 import sys
 
 import pytest
 from checked_libraries import needs
 from checked_programs import GONE, REUSED, START, UNDECLARED, UNORDERED, WRITTEN
+
+from xlogmem.check import report
+from xlogmem.check.findings import Access, Finding, Stream
+from xlogmem.check.frames import Frame
 
 pytestmark = pytest.mark.simulator
 
@@ -47,6 +53,66 @@ def test_a_finding_names_the_tag_and_the_place(check, resource):
     assert (finding["pair"], finding["tag"], finding["block_end"] - finding["block_begin"]) == (
         "write/read", 'join "keys" ü', 1024)
     assert line_of(UNORDERED, "runtime.allocate(") in [frame["line"] for frame in finding["allocated"]]
+
+
+LINES = """
+import xlogmem
+from cuda.bindings import driver as cuda
+runtime = xlogmem.DeviceRuntime(resource=xlogmem.{resource}())
+streams = {{}}
+for _ in range(2):
+    stream = runtime.acquire_stream()
+    streams[len(streams) + {base}] = stream
+a, b = streams.values()
+left = runtime.allocate(1024, a)
+right = runtime.allocate(1024, b)
+cuda.cuMemsetD8Async(left.ptr, 7, 1024, a.handle)
+{second}
+runtime.synchronize()
+"""
+USES = re.compile(r"program\.py:(\d+) in `with (xlogmem\.use\(…, \w+=\w+\))` on stream (\d+)")
+
+
+@pytest.mark.parametrize("resource", ["PoolMemoryResource", "AsyncMemoryResource", "DirectMemoryResource"])
+@pytest.mark.parametrize(("second", "uses"), [
+    ("cuda.cuMemcpyDtoDAsync(right.ptr, left.ptr, 1024, b.handle)", ["write=left", "read=left"]),
+    ("cuda.cuMemsetD8Async(left.ptr, 8, 1024, b.handle)", ["write=left", "write=left"]),
+    ("cuda.cuMemsetD8Async(left.ptr, 8, 512, b.handle); left.free()", ["write=left", "write=left"]),
+])
+def test_the_use_that_a_repair_names_repairs_the_program(check, resource, second, uses):
+    """Each launch is put in the `use` that the text says, on the stream that it says."""
+    program = LINES.format(resource=resource, second=second, base=2)
+    done, document = check(program)
+    assert done.returncode == 1, done.stderr
+    named = USES.findall(document["findings"][0]["repair"])
+    assert [use.split("…, ")[1][:-1] for _, use, _ in named] == uses
+    base = min(int(stream) for *_, stream in named)
+    lines = LINES.format(resource=resource, second=second, base=base).splitlines()
+    for line, use, stream in named:
+        lines[int(line) - 1] = f"with {use.replace('…', f'streams[{stream}]')}: {lines[int(line) - 1]}"
+    done, document = check("\n".join(lines))
+    assert (done.returncode, document["findings"]) == (0, []), done.stderr
+
+
+@pytest.mark.parametrize(("line", "name"), [
+    ("x = runtime.allocate(1 << 20, s)", "x"), ("a, b = f(1), f(2)", "…"), ("x = f(g(1))", "…"), ("x = f(y * 2)", "…"),
+    ("x = y", "…"), ("x.y = f(1)", "…"), ("x = f(1,", "…"), ("", "…")])
+def test_the_variable_is_named_where_one_call_has_made_it(monkeypatch, line, name):
+    monkeypatch.setattr(linecache, "getline", lambda *_: line)
+    frame = Frame("program.py", 1, "f")
+    stream = Stream(2, "made")
+    finding = Finding("race", "write/read", True, Access("f", "write", stream), Access("g", "read", stream),
+                      0, 1, 0, 1, 1, tracked=True, allocated=(frame,))
+    assert report.name_of(finding) == name
+
+
+def test_memory_that_is_not_xlogmems_needs_an_event(check):
+    program = LINES.format(resource="AsyncMemoryResource", base=2,
+                           second="cuda.cuMemcpyDtoDAsync(right.ptr, left.ptr, 1024, b.handle)")
+    program = program.replace("left = runtime.allocate(1024, a)",
+                              "cuda.cuCtxSetCurrent(cuda.cuDevicePrimaryCtxRetain(0)[1])\n"
+                              "left = type('Block', (), dict(ptr=int(cuda.cuMemAlloc(1024)[1])))")
+    assert "use(" not in check(program)[1]["findings"][0]["repair"]
 
 
 def test_a_piece_of_the_pool_that_is_handed_out_too_early(check):

@@ -17,12 +17,14 @@ class Stream:
 
     `number` is the driver's, 0 for the host; `kind` is host, made, legacy or per-thread; `made` is the place
     where the program made the stream; `library` is the file name of a library that has made the stream for itself.
+    `turn` is "earlier" or "later" in a finding whose two streams were made at one place.
     """
 
     number: int
     kind: str
     made: tuple[Frame, ...] = ()
     library: str = ""
+    turn: str = ""
 
     @property
     def name(self) -> str:
@@ -35,7 +37,7 @@ class Stream:
         if self.library:
             return f"{self.name} ({self.library}'s own)"
         place = place_in(self.made) if self.kind == "made" else None
-        return f"{self.name} (made at {place})" if place else self.name
+        return f"{self.name} (made {f'{self.turn} ' if self.turn else ''}at {place})" if place else self.name
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,8 @@ class Finding:
 
     `kind` is race, use-after-free, stale-graph, dead-stream or dead-event; `pair` the two roles, as in write/read.
     `of_driver`: the pair is wrong on the driver's pool alone, which the check has put in the place of a library's.
-    `begin` and `end` bound the bytes that both may touch, `block_begin` and `block_end` the block, `tag` is its name.
+    `begin` and `end` bound the bytes that both may touch, `block_begin` and `block_end` the block, `tag` is its name;
+    `tracked`: it is xlogmem's.
     `wait` is a wait that does not order the two, if there is one.  `count` is how often these two places met in memory
     that was allocated in that place.
     """
@@ -99,6 +102,7 @@ class Finding:
     block_end: int
     generation: int
     tag: str = ""
+    tracked: bool = False
     of_driver: bool = False
     allocated: tuple[Frame, ...] = ()
     freed: tuple[Frame, ...] = ()
@@ -141,13 +145,25 @@ def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]
 
     block, wait = record["block"], record["wait"]
     return Finding(
-        record["kind"], record["pair"], record["certain"], access_of(record["first"]), access_of(record["second"]),
+        record["kind"], record["pair"], record["certain"],
+        *in_turn(access_of(record["first"]), access_of(record["second"])),
         record["begin"], record["end"], block["begin"], block["end"], block["generation"], record["tag"],
-        record["of_driver"],
+        record["tracked"], record["of_driver"],
         stack_of(block["allocated"]), stack_of(block["freed"]),
         None if wait is None else Wait(wait["why"], stream_of(wait["stream"]), stack_of(wait["site"]),
                                        stack_of(wait["recorded"])),
         record["count"])
+
+
+def in_turn(first: Access, second: Access) -> tuple[Access, Access]:
+    """Distinguish two streams that were made at one place: streams are numbered in the order in which they were made."""
+    one, other = first.stream, second.stream
+    place = place_in(one.made)
+    if place is None or one.number == other.number or place != place_in(other.made):
+        return first, second
+    turns = ("earlier", "later") if one.number < other.number else ("later", "earlier")
+    return tuple(replace(access, stream=replace(access.stream, turn=turn))  # type: ignore[return-value]
+                 for access, turn in zip((first, second), turns, strict=True))
 
 
 def from_json(record: dict[str, Any]) -> Finding:
@@ -156,7 +172,7 @@ def from_json(record: dict[str, Any]) -> Finding:
         return tuple(Frame(**frame) for frame in frames)
 
     def stream(one: dict[str, Any]) -> Stream:
-        return Stream(one["number"], one["kind"], stack(one["made"]), one["library"])
+        return Stream(one["number"], one["kind"], stack(one["made"]), one["library"], one["turn"])
 
     def access(one: dict[str, Any]) -> Access:
         return Access(one["name"], one["role"], stream(one["stream"]), stack(one["stack"]), stack(one["captured"]))

@@ -1,7 +1,9 @@
 """The report of a check, as text and as SARIF."""
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
@@ -28,6 +30,7 @@ CAUSES = {
     "free/reuse": "its next owner may have the memory before it is freed",
 }
 DESTROYED = {"dead-stream": "stream", "dead-event": "event"}
+WORDS = {"read": "read", "write": "write", "use": "read_write"}     # of `use`, by the roles of accesses
 MOST = 8                                    # further findings of an entry that are named
 # The library's own pool orders less, but work that it does not order does no harm here.
 OF_DRIVER = "this is wrong on the driver's pool alone, which the check has put in the place of the library's own"
@@ -55,7 +58,36 @@ def repair_of(finding: Finding) -> str | None:
     after = f"{first.stream.name} after {first.place or first.name}"
     if place and place == first.place:
         after += " (the earlier time)"                  # of a loop, or of a function that is called twice
-    return f"{where}, make {second.stream.name} wait for an event recorded on {after}"
+    by_hand = f"{where}, make {second.stream.name} wait for an event recorded on {after}"
+    uses = uses_of(finding)
+    return f"launch {uses}: xlogmem queues the wait.  Or, {by_hand}" if uses else by_hand
+
+
+def uses_of(finding: Finding) -> str:
+    """Which launches on xlogmem's own memory to put in which `use`; empty where that does not repair it."""
+    if not finding.tracked or finding.first.role == "free" or finding.first.captured or finding.second.captured:
+        return ""
+    name = name_of(finding)
+    uses = {f"{access.place or access.name} in `with xlogmem.use(…, {WORDS[access.role]}={name})` on "
+            f"{access.stream.name}": None for access in (finding.first, finding.second) if access.role in WORDS}
+    return " and ".join(uses)
+
+
+def name_of(finding: Finding) -> str:
+    """The variable to which the line of the allocation assigns the memory, if one call alone can have made it there."""
+    allocated = place_in(finding.allocated)
+    with suppress(SyntaxError, ValueError):
+        match ast.parse(allocated.source if allocated else "").body:
+            case [ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call)]:
+                inner = [part for part in ast.walk(call) if part is not call and isinstance(part, ast.expr)]
+                if not any(isinstance(part, ast.Call) or (isinstance(part, ast.BinOp) and not is_constant(part))
+                           for part in inner):
+                    return name
+    return "…"
+
+
+def is_constant(expression: ast.BinOp) -> bool:
+    return not any(isinstance(part, ast.Name | ast.Attribute) for part in ast.walk(expression))
 
 
 def memory_of(finding: Finding) -> str:
