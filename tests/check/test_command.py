@@ -342,6 +342,31 @@ def test_an_option_that_is_mistyped_is_no_program(check, words, message):
     assert message in run.stderr
 
 
+@pytest.mark.parametrize(("words", "named"), [
+    (["program.py", "--json", "x"], "--json was given to program.py"),
+    (["program.py", "--json=x", "--no-gpu", "y"], "--json and --no-gpu were given to program.py"),
+    (["-mprogram", "--strict"], "--strict was given to -mprogram"),
+    (["program.py", "--jsn", "x", "strict", "-x", "--help"], None),
+    (["--", "program.py", "--json", "x"], None),
+    (["--allow-none", "--", "program.py", "--", "--strict"], None),
+    (["--strict", "program.py"], None),
+])
+@pytest.mark.parametrize("command", ["check", "top"])
+def test_an_option_behind_the_program_is_the_programs_and_named(check, clean_environment, command, words, named):
+    """A line says so, unless `--` is there: the program may know such an option itself."""
+    check.file.write_text("import sys; print(len(sys.argv))")
+    if command == "top":
+        words = [word for word in words if word not in ("--strict", "--no-gpu", "--allow-none")]
+        named = named and named.replace(" and --no-gpu were", " was")
+        named = None if named and "strict" in named else named
+    run = subprocess.run([sys.executable, "-m", "xlogmem", command, *words], capture_output=True, text=True,
+                         cwd=check.file.parent, env=clean_environment, timeout=120)
+    assert run.returncode in (0, 3), run.stderr
+    lines = [line for line in run.stderr.splitlines() if "given to" in line]
+    assert [line.startswith(f"xlogmem {command}: {named}, not to xlogmem {command}: options of the command stand "
+                            "before the program") for line in lines] == ([True] if named else []), run.stderr
+
+
 def test_output_and_arguments_are_the_programs(check):
     run = check("import sys; print(sys.argv[1:])", "--strict", "-x")
     assert run.stdout == "['--strict', '-x']\n"

@@ -156,7 +156,7 @@ def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]
 
 
 def in_turn(first: Access, second: Access) -> tuple[Access, Access]:
-    """Distinguish two streams that were made at one place: streams are numbered in the order in which they were made."""
+    """Distinguish two streams that were made at one place, by their numbers, which have the order of the making."""
     one, other = first.stream, second.stream
     place = place_in(one.made)
     if place is None or one.number == other.number or place != place_in(other.made):

@@ -12,12 +12,12 @@ from xlogmem._base.texts import printable
 from xlogmem.check import audit, outputs, report, suppressions
 from xlogmem.check import command as runner
 from xlogmem.check.findings import by_places
-from xlogmem.commands.programs import program
+from xlogmem.commands.programs import RunsProgram, given_to_the_program, program
 
 __all__ = ["check"]
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(cls=RunsProgram)
 @click.option("--gpu/--no-gpu", "on_gpu", default=None,
               help="Run on the GPU, or on the simulated driver; by default on a GPU if there is one.")
 @click.option("--pools", type=click.Choice(["driver", "real"]), default="driver", show_default=True,
@@ -62,7 +62,7 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     for block in outcome.ignored:
         if not block["used"]:
             say(f"nothing to ignore at {block['place']} ({block['reason']})")
-    for note in [*outcome.notes, *outcome.lost]:
+    for note in filter(None, [*outcome.notes, *outcome.lost, given_to_the_program()]):
         say(note)
     if not outcome.used:
         say("nothing was checked: no Python process made a call of the driver" + ("" if outcome.status else (

@@ -4,12 +4,48 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from typing import Any
 
 import click
 
 from xlogmem._base.texts import printable
 
-__all__ = ["program"]
+__all__ = ["RunsProgram", "given_to_the_program", "program"]
+
+HINT = "xlogmem.commands.programs.hint"                 # in `meta` of the context
+
+
+class RunsProgram(click.Command):
+    """A command whose own options stand before the program that it runs; what is behind that belongs to the program."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        settings["context_settings"] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+        super().__init__(*arguments, **settings)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        before = args[:args.index("--")] if "--" in args else args
+        joined = next((i for i, word in enumerate(before) if len(word) > 2 and word[0] == "-" and word[1] in "mc"), None)
+        if joined is not None:                          # -mpackage: an unknown option, behind which click goes on
+            args.insert(joined, "--")
+        rest = super().parse_args(ctx, args)
+        words = ctx.params.get("command") or ()
+        if words and given[:-len(words)][-1:] != ["--"]:
+            ours = {option for one in self.params for option in (*one.opts, *one.secondary_opts)
+                    if option.startswith("--")}
+            named = list(dict.fromkeys(option for word in words[1:] if (option := word.partition("=")[0]) in ours))
+            if named:
+                ctx.meta[HINT] = printable(
+                    f"{' and '.join(named)} {'was' if len(named) == 1 else 'were'} given to {words[0]}, not to "
+                    f"xlogmem {self.name}: options of the command stand before the program.  (`--` before the program "
+                    "silences this line.)")
+        return rest
+
+
+def given_to_the_program() -> str:
+    """A line about options of this command that stand behind the program, and so belong to it; empty if there is
+    none."""
+    return str(click.get_current_context().meta.get(HINT, ""))
 
 
 def program(words: tuple[str, ...]) -> list[str]:

@@ -9,14 +9,14 @@ from rich.live import Live
 
 from xlogmem._base.screens import console
 from xlogmem._base.texts import printable
-from xlogmem.commands.programs import program
+from xlogmem.commands.programs import RunsProgram, given_to_the_program, program
 from xlogmem.observe.live.reading import LiveError
 from xlogmem.observe.live.watching import JsonLines, Screen, Shown, Texts, follow, run
 
 __all__ = ["top"]
 
 
-@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.command(cls=RunsProgram)
 @click.option("--pid", type=click.IntRange(min=1), help="Look at a process that runs, and publishes its figures.")
 @click.option("--interval", type=click.FloatRange(min=0.05), default=1.0, show_default=True,
               help="Seconds between two pictures.")
@@ -51,6 +51,9 @@ def top(pid: int | None, interval: float, once: bool, as_json: bool, command: tu
         raise click.UsageError(printable(str(error))) from error
     except KeyboardInterrupt:                           # the way to leave a process that goes on
         return
+    finally:
+        if hint := given_to_the_program():
+            click.echo(f"xlogmem top: {hint}", err=True)
 
 
 def watch(pid: int | None, words: list[str], shown: Shown, interval: float, once: bool,
