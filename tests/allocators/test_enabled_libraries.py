@@ -287,6 +287,6 @@ def test_without_a_driver_the_message_names_the_check(cupy, monkeypatch):
     monkeypatch.setattr(allocators, "is_simulated", lambda: False)
     monkeypatch.setattr(allocators, "ctypes", SimpleNamespace(CDLL=load))
     with pytest.raises(xlogmem.DriverNotFoundError, match=r"^xlogmem\.enable\('cupy'\): no CUDA driver was found .*"
-                       r"`xlogmem check program\.py` runs a program on the simulated driver"):
+                       r"`xlogmem check --no-gpu program\.py` runs a program on the simulated driver"):
         xlogmem.enable("cupy")
     assert cupy.cuda.get_allocator() == cupy.pool.malloc

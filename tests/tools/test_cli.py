@@ -52,6 +52,12 @@ def test_demo_as_text():
     assert run.returncode == 0, run.stderr
     assert "5 rounds" in run.stdout
     assert "rounds corrupted" in run.stdout
+    steps = run.stdout[run.stdout.index("Next:"):]
+    assert all(len(line) <= 80 for line in steps.splitlines())
+    for step in ("xlogmem check program.py", 'xlogmem.enable("cupy")', "xlogmem.use("):
+        assert step in steps
+    for page in re.findall(r"docs/\w+\.md", steps):
+        assert (ROOT / page).is_file()
 
 
 def test_a_demo_that_stays_wrong_fails():

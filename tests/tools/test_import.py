@@ -66,7 +66,7 @@ for _ in range(2):
     try:
         xlogmem.get_runtime()
     except xlogmem.DriverNotFoundError as error:
-        for word in ("libcuda.so.1", "`xlogmem check program.py`", "XLOGMEM_SIMULATE=1"):
+        for word in ("libcuda.so.1", "`xlogmem check --no-gpu program.py`", "XLOGMEM_SIMULATE=1"):
             assert word in str(error), word
     else:
         raise SystemExit("a runtime without a driver")
@@ -75,6 +75,15 @@ sim.install()
 assert xlogmem.get_runtime().allocate(64).nbytes == 64
 """, XLOGMEM_SIMULATE="0")
     assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("settings", [{"version": 11080}, {"devices": 0}])
+def test_a_driver_that_is_too_old_or_fails_has_the_same_advice(settings):
+    run = python("import xlogmem; xlogmem.get_runtime()", XLOGMEM_SIMULATE="1", **settings)
+    assert run.returncode == 1
+    for words in ("DriverNotFoundError", "`xlogmem check --no-gpu program.py`", "XLOGMEM_SIMULATE=1"):
+        assert words in run.stderr, words
 
 
 @pytest.mark.simulator

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
+# Within 80 columns, as what is copied from it may not be broken.
+NEXT = """
+Next:
+  xlogmem check program.py                 find your program's missing waits
+  xlogmem.enable("cupy"), xlogmem.use(...) let your program queue them
+  docs/using.md, docs/check.md             how, in the checkout of xlogmem"""
+
 
 @click.command()
 @click.option("--rounds", default=100, show_default=True, type=click.IntRange(1, 1_000_000),
@@ -58,6 +65,8 @@ def demo(rounds: int, policy: str | None, as_json: bool, history: str | None) ->
         console().print(table_of(pipeline, without, protected))
     if protected.corrupted or protected.races:
         raise SystemExit(1)
+    if not as_json:
+        click.echo(NEXT)
 
 
 def recorded(path: str | None, run: str) -> AbstractContextManager[object]:

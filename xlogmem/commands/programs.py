@@ -25,7 +25,7 @@ class RunsProgram(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
         before = args[:args.index("--")] if "--" in args else args
-        joined = next((i for i, word in enumerate(before) if len(word) > 2 and word[0] == "-" and word[1] in "mc"), None)
+        joined = next((i for i, word in enumerate(before) if len(word) > 2 and word.startswith(("-m", "-c"))), None)
         if joined is not None:                          # -mpackage: an unknown option, behind which click goes on
             args.insert(joined, "--")
         rest = super().parse_args(ctx, args)

@@ -54,8 +54,8 @@ def no_driver_for(libraries):
 
 
 NO_DRIVER = "no CUDA driver was found (libcuda.so.1 could not be loaded): install the NVIDIA driver. "
-WITHOUT_GPU = ("Without a GPU, `xlogmem check program.py` runs a program on the simulated driver, where no kernel "
-               "computes anything, and finds its missing waits")
+WITHOUT_GPU = ("Without a GPU, `xlogmem check --no-gpu program.py` runs a program on the simulated driver, where no "
+               "kernel computes anything, and finds its missing waits")
 BY_ITSELF = "; XLOGMEM_SIMULATE=1 lets xlogmem itself run there"
 
 
@@ -120,7 +120,9 @@ cdef int start_driver() except -1:
             call="cuInit", code=int(result), name=name)
     if version < OLDEST_DRIVER:
         raise DriverNotFoundError(
-            f"the installed driver supports CUDA {version // 1000}.{version % 1000 // 10}; xlogmem needs 12.0 or later")
+            f"the installed driver supports CUDA {version // 1000}.{version % 1000 // 10}; xlogmem needs 12.0 or "
+            "later. "
+            + WITHOUT_GPU + BY_ITSELF)
     find_queries()
     return 0
 
@@ -137,7 +139,8 @@ cdef void* driver_function(bytes name) except NULL:
     cdef cy.CUresult result = cy.cuGetProcAddress(name, &function, OLDEST_DRIVER, 0, NULL)
     if result != cy.CUDA_SUCCESS or function == NULL:
         raise DriverNotFoundError(f"the CUDA driver has no {name.decode()}: cuGetProcAddress gave "
-                                  f"{error_name(result)[0]}", call="cuGetProcAddress", code=int(result))
+                                  f"{error_name(result)[0]}. " + WITHOUT_GPU + BY_ITSELF,
+                                  call="cuGetProcAddress", code=int(result))
     return function
 
 
