@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, SupportsIndex
 from weakref import WeakValueDictionary
 
+from xlogmem._base.signatures import names_nearest
 from xlogmem._base.units import format_bytes, parse_device_id
 from xlogmem._driver import ProcessLock, device_count, supports_memory_pools
 from xlogmem.blocks import Access, Runtime
@@ -97,6 +98,7 @@ class DeviceRuntime(Runtime):
     _prepared_lock: ProcessLock
     _number: int                                                # of the runtime in its process, from 1
 
+    @names_nearest
     def __new__(cls, device_id: int = 0, *, resource: DeviceMemoryResource | None = None,
                 stream_pool: StreamPool | None = None, policy: str | None = None) -> DeviceRuntime:
         device_id = parse_device_id(device_id)

@@ -1,12 +1,55 @@
-"""Signatures of compiled classes, for `inspect.signature`, editors and `help`: Cython gives them to functions alone."""
+"""Signatures of compiled classes, for `inspect.signature`, editors and `help`: Cython gives them to functions alone.
+And the nearest of the names that are known, for one that is not."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     import inspect
 
-__all__ = ["Signed"]
+__all__ = ["Signed", "names_nearest", "nearest", "refuse_unknown"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The known name that looks most like this one; empty if none does."""
+    from difflib import get_close_matches  # not before it is needed
+
+    return next(iter(get_close_matches(name, list(known), 1, cutoff)), "")
+
+
+def refuse_unknown(function: str, names: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse a call with these names of arguments if one is unknown.
+
+    Raises
+    ------
+    TypeError
+        The text has the nearest name.
+    """
+    for name in names:
+        if name not in known:
+            near = nearest(name, known)
+            raise TypeError(f"{function} has no argument {name!r}" + (
+                f"; did you mean {near!r}?" if near else f". It has {', '.join(known)}")) from None
+
+
+def names_nearest(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function of Python's name the nearest argument where a call misspells one.  A call that is right costs one
+    call more, so this is for functions that programs call once."""
+    code = function.__code__
+    name = function.__qualname__.removesuffix(".__new__")
+    known = code.co_varnames[name != function.__qualname__:code.co_argcount + code.co_kwonlyargcount]    # without `cls`
+
+    @functools.wraps(function)
+    def named(*args: P.args, **kwargs: P.kwargs) -> R:
+        refuse_unknown(f"{name}()", kwargs, known)
+        return function(*args, **kwargs)
+
+    return named
 
 
 class Signed:

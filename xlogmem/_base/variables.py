@@ -4,6 +4,7 @@ from __future__ import annotations
 import warnings
 from os import environ
 
+from xlogmem._base.signatures import nearest
 from xlogmem._base.texts import printable
 
 __all__ = ["VARIABLES", "warn_of_unknown"]
@@ -39,9 +40,7 @@ def warn_of_unknown() -> None:
     for name in environ:
         if name.startswith("XLOGMEM_") and name not in VARIABLES and name not in _OWN \
                 and not name.startswith(_OWN_PREFIXES):
-            from difflib import get_close_matches
-
-            nearest = get_close_matches(name, VARIABLES, 1)
-            advice = f": did you mean {nearest[0]}?" if nearest else f". They are {', '.join(VARIABLES)}"
+            near = nearest(name, VARIABLES)
+            advice = f": did you mean {near}?" if near else f". They are {', '.join(VARIABLES)}"
             warnings.warn(printable(f"the environment variable {name} is none of xlogmem's, and has no effect{advice}"),
                           RuntimeWarning, stacklevel=4)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAlias, cast
 
+from xlogmem._base.signatures import names_nearest, nearest
 from xlogmem._driver import ProcessLock, is_simulated, no_driver_for
 from xlogmem.errors import DriverNotFoundError
 from xlogmem.runtime import choose_options, restore_options
@@ -63,6 +64,7 @@ _enabled: dict[str, Neighbour] = {}         # by name; the module of RMM for a l
 _lock = ProcessLock()
 
 
+@names_nearest
 def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsIndex] | None = None,
            policy: str | None = None, pool_allocator: bool = False,
            initial_pool_size: int | str | float | None = None, maximum_pool_size: int | str | float | None = None,
@@ -255,10 +257,8 @@ def _in_order(names: tuple[str, ...]) -> list[str]:
             if not isinstance(name, str):
                 raise ValueError(f"{name!r} is not the name of a library, as in enable('cupy', 'numba'). Choose from "
                                  f"{listed}")
-            from difflib import get_close_matches  # not before it is needed
-
-            near = get_close_matches(name.lower(), choices, 1, 0.5)
-            raise ValueError(f"{name!r} is not known" + (f"; did you mean {near[0]!r}?" if near else "")
+            near = nearest(name.lower(), choices, 0.5)
+            raise ValueError(f"{name!r} is not known" + (f"; did you mean {near!r}?" if near else "")
                              + f" Choose from {listed}")
     return [name for name in LIBRARIES if name in names]
 

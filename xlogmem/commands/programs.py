@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from xlogmem._base.signatures import nearest
 from xlogmem._base.texts import printable
 
 __all__ = ["RunsProgram", "given_to_the_program", "program"]
@@ -62,12 +63,10 @@ def program(words: tuple[str, ...]) -> list[str]:
     if first.startswith("-"):
         if first[:2] in ("-m", "-c"):
             return [sys.executable, *words]
-        from difflib import get_close_matches
-
         context = click.get_current_context()
         options = [option for parameter in context.command.params for option in parameter.opts]
         name = printable(first.partition("=")[0])
-        raise click.NoSuchOption(name, possibilities=get_close_matches(name, options), ctx=context)
+        raise click.NoSuchOption(name, possibilities=[*filter(None, [nearest(name, options)])], ctx=context)
     if first.endswith(".py"):
         if not os.path.isfile(first):
             raise click.UsageError(printable(f"{first!r}: there is no such file in {os.getcwd()}"))

@@ -6,10 +6,10 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypedDict
 
+from xlogmem._base.signatures import nearest
 from xlogmem._base.units import parse_bytes, parse_size
 from xlogmem._driver import describe_device
 from xlogmem.blocks import POLICIES
@@ -176,9 +176,9 @@ def options_in(text: str) -> RuntimeOptions:
     for part in filter(None, map(str.strip, text.split(","))):
         name, _, value = map(str.strip, part.partition("="))
         if name not in names:
-            nearest = get_close_matches(name, names, 1)
+            near = nearest(name, names)
             raise ValueError(f"{VARIABLE}: there is no option {name!r}; "
-                             + (f"did you mean {nearest[0]}?" if nearest else f"they are {', '.join(names)}"))
+                             + (f"did you mean {near}?" if near else f"they are {', '.join(names)}"))
         if name in SWITCHES:
             if value.lower() not in ("", "0", "1", "true", "false"):
                 raise ValueError(f"{VARIABLE}: {name} is a switch: write {name}, or {name}=0, and not {part!r}")

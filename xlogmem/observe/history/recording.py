@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, SupportsIndex
 
 import xlogmem
 from xlogmem._base.log import logger
+from xlogmem._base.signatures import names_nearest
 from xlogmem._base.texts import as_html, printable
 from xlogmem._driver import ProcessLock
 from xlogmem._order import thread_number
@@ -208,6 +209,7 @@ class Recording:
         return f"<{type(self).__name__} of {self._max_events} events at most, stacks={self._wanted!r}, {state}>"
 
 
+@names_nearest
 def record_history(path: str | os.PathLike[str] | None = None, max_events: SupportsIndex = 1_000_000,
                    stacks: Literal["none", "alloc", "all"] = "none", timing: bool = False) -> Recording:
     """Record what all runtimes of the process do, from now on.
