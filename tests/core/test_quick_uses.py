@@ -86,7 +86,7 @@ def test_what_is_wrong_is_said_as_ever(scene, call, error):
 
 
 def test_an_unknown_name_is_in_the_message(scene):
-    with pytest.raises(TypeError, match=r"use\(\) got an unexpected keyword argument 'reads'"):
+    with pytest.raises(TypeError, match=r"use\(\) has no argument 'reads'; did you mean 'read'\?"):
         use(scene.stream, reads=scene.blocks[0])
 
 
