@@ -208,6 +208,10 @@ def test_streams_that_were_made_at_one_place_get_different_words(check, tmp_path
     assert len(re.findall(r"\(made at program.py:\d+\)", check(apart).stderr)) == 2
 
 
+def test_a_pipe_gets_no_line_before_the_findings(check):
+    assert check(HANDED_OVER).stderr.startswith("CERTAIN")
+
+
 def test_the_same_two_places_are_one_finding(check):
     check(HANDED_OVER)
     assert [finding["count"] for finding in check.findings()] == [3]
@@ -510,6 +514,8 @@ def test_a_terminal_gets_colours(tmp_path, plain):
     assert (b"\x1b[31m\x1b[1mCERTAIN" in text) == (not plain)
     assert (b"\x1b[32m\x1b[1m  repair" in text) == (not plain)
     assert (b"\x1b" in text) == (not plain)
+    words = b"xlogmem check: " + str(tmp_path / "program.py").encode() + b" runs on the simulated driver; the findings"
+    assert b" ".join(text.split()).startswith(words)             # before the program writes anything there
 
 
 def test_a_program_of_xlogmem(check):

@@ -47,6 +47,8 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         outputs.refuse({"--json": json_file, "--sarif": sarif_file, "--record": record_file}, words)
         known = suppressions.shipped() + (suppressions.loaded(suppress_file) if suppress_file else [])
         environment, driver = runner.environment(on_gpu, pools)
+        if sys.stderr.isatty():                         # later lines would run into what the program writes there
+            say(f"{named(command)} runs on {driver}; the findings come when it has ended")
         outcome = runner.run(words, environment, record_file)
     except (OSError, ValueError, RuntimeError) as error:
         raise click.UsageError(printable(str(error))) from error
@@ -83,6 +85,11 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         sys.exit(runner.PROGRAM_FAILED)
     if failures:
         sys.exit(runner.WRONG_USAGE)
+
+
+def named(command: tuple[str, ...]) -> str:
+    """The program, without its arguments."""
+    return " ".join(command[:2]) if command[0] == "-m" else command[0]
 
 
 COLOURS = {"CERTAIN": "red", "AUDIT": "yellow", "POSSIBLE": "yellow", "  repair": "green"}
