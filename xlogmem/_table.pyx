@@ -11,7 +11,7 @@ Streams come as bare handles.  They become opaque, unless the program named anot
 enqueues work that is not recorded.  `_foreign` finds the registration that a handle means.
 """
 
-__all__ = ["table"]
+__all__ = ["name_memory", "table"]
 
 cdef enum:
     LOG_LINES = 32              # kept for the log until a thread has the GIL

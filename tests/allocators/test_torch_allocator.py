@@ -63,6 +63,31 @@ def play(library):
     return run
 
 
+@pytest.mark.parametrize("more", ["", ", pool_allocator=True", ", statistics=True"])
+def test_the_error_of_a_budget_names_the_library(play, more):
+    """... in tensors of new memory, and of memory that was freed before."""
+    play(BEGIN + f"""
+xlogmem.enable("torch", limit="64KiB"{more})
+for _ in range(3):
+    kept = [torch.empty(1 << 14) for _ in range(3)]
+    budget = xlogmem.get_runtime().resource
+    while not hasattr(budget, "holders"):
+        budget = budget.upstream
+    with pytest.raises(torch.OutOfMemoryError, match="Held by PyTorch: 49152 bytes"):
+        torch.empty(1 << 20)
+    assert budget.holders() == {{"PyTorch": 49152}}
+    assert xlogmem.get_runtime().snapshot().by_tag()["PyTorch"]
+    del kept
+""")
+
+
+def test_without_a_budget_tensors_have_no_tag(play):
+    play(ENABLED + """
+tensor = torch.empty(512)
+assert list(x.runtime.snapshot().by_tag()) == [None]
+""")
+
+
 def test_a_tensor_is_a_block_until_it_is_dropped(play):
     play(ENABLED + """
 home = ForeignStream()

@@ -24,7 +24,7 @@ from xlogmem._base.failures cimport (
     set_aside,
 )
 
-from xlogmem._table import table
+from xlogmem._table import name_memory, table
 
 from xlogmem.runtime import get_runtime
 
@@ -45,12 +45,17 @@ cdef xlogmem_table* functions = <xlogmem_table*>PyCapsule_GetPointer(table, XLOG
 
 cdef xlogmem_runtime* open_runtime(int device, xlogmem_error* error) noexcept with gil:
     cdef object runtime
+    cdef xlogmem_runtime* hold
     cdef Failure failure
     cdef UnderWay exception
     set_aside(&exception)
     try:
         runtime = get_runtime(device)
-        return functions.open(<void*>runtime)
+        hold = functions.open(<void*>runtime)
+        tag = runtime._tag_for("PyTorch")
+        if tag is not None:
+            name_memory(<size_t>hold, tag)
+        return hold
     except BaseException as reason:                     # PyTorch is the caller: it raises the text
         keep_exception(&failure, reason)
         error.kind = XLOGMEM_FAILED

@@ -9,6 +9,7 @@ from libc.stdio cimport snprintf
 from xlogmem._base.log import logger
 from xlogmem._base.texts import printable
 from xlogmem._base.cpp cimport atomic, make_new, vector
+from xlogmem._base.labels cimport release
 from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
 
@@ -60,6 +61,7 @@ cdef int run_deferred(void* _) noexcept:
         with nogil:
             release_legacy(hold)
         Py_DECREF(<object>hold.owner)
+        release(hold.tag)
         del hold
         hold = following
     for i in range(log_lines.size()):

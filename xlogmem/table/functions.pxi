@@ -37,7 +37,7 @@ from xlogmem._base.failures cimport (
     put_back,
     set_aside,
 )
-from xlogmem._base.labels cimport Label, label_of_stack, release
+from xlogmem._base.labels cimport Label, label_of_stack, label_of_tag, release
 from xlogmem._core cimport (
     CAPTURE_WAS_CHECKED,
     CHECK_CAPTURE,
@@ -55,6 +55,7 @@ from xlogmem._core cimport (
     allocate_in_call,
     count_all_locked,
     drain,
+    encode_for_check,
     drop_exception_locked,
     file_unprepared_unlocks,
     find_by_address_locked,
@@ -122,8 +123,15 @@ cdef xlogmem_runtime* table_open(void* runtime) noexcept:
     hold = make_new[RuntimeHold]()
     hold.core = &(<Core><object>runtime).state
     hold.owner = runtime
+    hold.tag = NULL
     Py_INCREF(<object>runtime)
     return <xlogmem_runtime*>hold
+
+
+def name_memory(size_t runtime, str tag):
+    """Give a tag to what is allocated through this hold of `open`, before the first allocation."""
+    (<RuntimeHold*>runtime).tag = label_of_tag(tag)
+    encode_for_check((<RuntimeHold*>runtime).tag)
 
 
 cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
@@ -159,11 +167,13 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     cdef int failed
     if cache != NULL and not goes_slowly(core) and (state != NULL or may_allocate_at(<size_t>stream)):
         start_call(&wanted, nbytes, <cy.CUstream>stream)
+        wanted.tag = hold.tag
         if (allocate_from_cache(core, cache, named_handle(stream), &wanted, block)
-                or allocate_by_handle(core, cache, named_handle(stream), nbytes, block)):
+                or (hold.tag == NULL and allocate_by_handle(core, cache, named_handle(stream), nbytes, block))):
             return 0
     if state != NULL and not goes_slowly(core):
         start_call_on(&wanted, nbytes, state)
+        wanted.tag = hold.tag
         if core.resource.finds_device:                  # xlogmem itself makes no driver call
             return allocate_in_call(core, &wanted, KEEP_STREAM_BUSY, block, failure)
         if enter_context(core.order.context, &scope, failure):
@@ -181,6 +191,7 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     core.order.lock.unlock()
     if not failed:
         start_call_on(&wanted, nbytes, state)
+        wanted.tag = hold.tag
         take_stack(core, &wanted.stack)
         failed = allocate_in_call(core, &wanted, RELEASE_STREAM, block, failure)
         release(wanted.stack)

@@ -10,6 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._base.cpp cimport atomic, check, vector
 from xlogmem._base.failures cimport STREAM_IS_CAPTURING, Failure, fail_stream
+from xlogmem._base.labels cimport Label
 from xlogmem._core cimport CoreState, StreamCache
 from xlogmem._driver cimport LEGACY, PER_THREAD, process_was_forked, stream_is_capturing
 from xlogmem._foreign.objects cimport Identified, identify_unlocks
@@ -40,6 +41,7 @@ cdef cppclass RuntimeHold:
     # A hold on a runtime; callers of the table know it as an xlogmem_runtime.
     CoreState* core
     void* owner                 # the Core, a strong reference
+    Label* tag                  # of memory that is allocated through it; NULL: none
     vector[CachedStream] cached         # under the core's lock
     NamedCache named[NAMED]             # by a hash of the handle
     atomic[StreamState*] legacy         # the legacy default stream once it was named: busy until the hold is closed
