@@ -93,6 +93,7 @@ struct Thread {
     Clock waited_for;
     Changes changes;
     bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp
+    bool queries_for_itself = false;  // a library does, for buffers of its own: see engine/hooks.hpp
     Trials trials;  // of the launch in progress
 
     Thread();

@@ -14,6 +14,7 @@ struct Watched {
     static void find_site() { this_thread().site = place_of_caller(); }
 
     static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }
+    static void queries_for_itself(int begun) { this_thread().queries_for_itself = begun; }
 
     // Those who call this cannot handle exceptions.
     template <class Report>

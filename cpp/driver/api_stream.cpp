@@ -25,8 +25,10 @@ CUresult query(Lock& lock, Stream* stream) {
     if (!stream->reached(sequence)) poll(lock, stream);
     if (!stream->reached(sequence)) return CUDA_ERROR_NOT_READY;
     // Of the blocking streams a query of the legacy stream promises nothing, and a driver may know of them too.
-    host_learns(queued(stream));
-    driver().engine.host_may_learn(driver().engine.queued_on(*stream->order));
+    if (!this_thread().queries_for_itself) {
+        host_learns(queued(stream));
+        driver().engine.host_may_learn(driver().engine.queued_on(*stream->order));
+    }
     trim_to_thresholds();
     return CUDA_SUCCESS;
 }
@@ -228,7 +230,7 @@ EXPORT CUresult cuEventQuery(CUevent handle) {
         check::Clock clock = driver().engine.recorded(event->handle);
         if (!position.stream->reached(position.sequence)) poll(lock, position.stream);
         if (!position.stream->reached(position.sequence)) return CUDA_ERROR_NOT_READY;
-        host_learns(clock);
+        if (!this_thread().queries_for_itself) host_learns(clock);
         trim_to_thresholds();
         return CUDA_SUCCESS;
     });

@@ -34,6 +34,7 @@ struct Simulated {
     }
 
     static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }
+    static void queries_for_itself(int begun) { this_thread().queries_for_itself = begun; }
 
     template <class Feed>
     static void with_engine(Feed&& feed) {

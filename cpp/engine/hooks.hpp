@@ -45,5 +45,7 @@ struct xlogmem_check_hooks {
     void (*piece_recorded)(void* context, void* stream, uint64_t address);
     // The calling thread's allocations from the driver take the place of a caching pool's memory, until this is 0.
     void (*replaces_pool)(int begun);
+    // The calling thread's queries are a library's, for buffers of its own, until this is 0: they order nothing.
+    void (*queries_for_itself)(int begun);
 };
 }

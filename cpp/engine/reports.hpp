@@ -27,7 +27,7 @@ struct Reported {
 
 // The table of a front end. `FrontEnd` has static functions: find_site(); with(context, stream, feed), which calls
 // feed(Reported) under the front end's lock unless there is no driver any more; note(context, stream, piece), which may
-// feed the piece later; with_engine(feed); and replaces_pool(begun).
+// feed the piece later; with_engine(feed); replaces_pool(begun); and queries_for_itself(begun).
 template <class FrontEnd>
 struct Hooks {
     static void piece_allocated(void* context, void* stream, u64 address, u64 bytes, const char* tag, int pooled) {
@@ -52,9 +52,14 @@ struct Hooks {
         });
     }
     static const xlogmem_check_hooks* table() {
-        static const xlogmem_check_hooks all = {FrontEnd::find_site,    piece_allocated, piece_freed,
-                                                window_opened,          window_closed,   piece_recorded,
-                                                FrontEnd::replaces_pool};
+        static const xlogmem_check_hooks all = {FrontEnd::find_site,
+                                                piece_allocated,
+                                                piece_freed,
+                                                window_opened,
+                                                window_closed,
+                                                piece_recorded,
+                                                FrontEnd::replaces_pool,
+                                                FrontEnd::queries_for_itself};
         return &all;
     }
 };

@@ -121,6 +121,32 @@ with a:
 a.synchronize()
 assert not (a.is_capturing() or b.is_capturing())
 """
+# CuPy looks at events of its own when it copies an array of NumPy's, by each of these ways.
+CUPY_OWN_QUERY = """
+import sys
+import cupy, numpy
+a, b = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+host = numpy.ones(1000)
+with a:
+    x = cupy.arange(10) + 1                                 # the first
+    if "asarray" in sys.argv:
+        cupy.asarray(host)
+    if "array" in sys.argv:
+        cupy.array(host)
+    event = a.record()
+if "fixed" in sys.argv:
+    b.wait_event(event)
+if "stream" in sys.argv:
+    while not a.done:
+        pass
+if "event" in sys.argv:
+    while not event.done:
+        pass
+with b:
+    y = x * 2                                               # the second
+b.synchronize()
+"""
+OWN_QUERIES = ["asarray", "array"]
 NUMBA = """
 import sys, warnings
 import numpy
@@ -176,6 +202,8 @@ PROGRAMS = [
     pytest.param(CUPY_GRAPH, [], "write/read", True, id="cupy-graph", marks=needs("cupy", "nvidia.cuda_nvrtc")),
     pytest.param(CUPY_FORKED_GRAPH, [], "write/read", True, id="cupy-forked-graph",
                  marks=needs("cupy", "nvidia.cuda_nvrtc")),
+    *(pytest.param(CUPY_OWN_QUERY, [way], "write/read", True, id=f"cupy-own-query-{way}",
+                   marks=needs("cupy", "nvidia.cuda_nvrtc")) for way in OWN_QUERIES),
     pytest.param(NUMBA, [], "write/read", True, id="numba", marks=needs("numba_cuda", "nvidia.cuda_nvcc")),
     pytest.param(CORE, ["ptx"], "write/read", True, id="cuda.core", marks=needs("cuda.core", "nvidia.cuda_nvrtc")),
     # A cubin does not say what is done through a pointer: that both touch the memory is possible, and no more.
@@ -200,6 +228,14 @@ def test_the_missing_wait_is_found(checked, program, arguments, pair, certain):
 @pytest.mark.parametrize(("program", "arguments", "pair", "certain"), PROGRAMS)
 def test_its_repaired_twin_is_silent(checked, program, arguments, pair, certain):
     run = checked(program, *arguments, "fixed")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+@pytest.mark.parametrize("way", OWN_QUERIES)
+@pytest.mark.parametrize("polled", ["stream", "event"])
+def test_the_programs_own_poll_is_a_wait(checked, way, polled):
+    run = checked(CUPY_OWN_QUERY, way, polled)
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 

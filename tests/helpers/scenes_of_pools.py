@@ -5,9 +5,10 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fabricated import BYTES, A, B, Program, X, scene, u32, u64
+from fabricated import BYTES, LEGACY, A, B, Program, X, scene, u32, u64
 from scenes_of_launches import launch
 
+D = 0x7300                                          # a stream that waits for the default one
 Z = 0x7000_0200_0000                                # memory that is not there yet
 WHOLE, PIECE, CACHED = range(3)                     # xlogmem_check_piece of engine/hooks.hpp
 IN_ORDER, BY_HOST, LATER, RETURNED = range(4)       # xlogmem_check_end
@@ -20,7 +21,8 @@ class Hooks(ctypes.Structure):
                 ("piece_allocated", ctypes.CFUNCTYPE(None, u64, u64, u64, u64, ctypes.c_char_p, ctypes.c_int)),
                 ("piece_freed", ctypes.CFUNCTYPE(None, u64, u64, u64, ctypes.c_int, ctypes.c_int)),
                 ("windows", u64 * 2), ("piece_recorded", ctypes.CFUNCTYPE(None, u64, u64, u64)),
-                ("replaces_pool", ctypes.CFUNCTYPE(None, ctypes.c_int))]
+                ("replaces_pool", ctypes.CFUNCTYPE(None, ctypes.c_int)),
+                ("queries_for_itself", ctypes.CFUNCTYPE(None, ctypes.c_int))]
 
 
 def hooks(p: Program) -> Hooks:
@@ -160,4 +162,32 @@ def the_stream_of_a_piece_was_destroyed(p: Program, repaired: bool) -> None:
     p.call("cuStreamDestroy_v2", hStream=A)
     get_again(p, A)
     hand_out(p, B)
+    p.fill(X, B)
+
+
+for entry in ("cuEventQuery", "cuStreamQuery", "cuStreamQuery_ptsz"):
+    def a_query_of_a_librarys_own(p: Program, repaired: bool, entry: str = entry) -> None:
+        p.fill(X, A)
+        event = p.record(A)
+        arguments = {"hEvent": event} if entry == "cuEventQuery" else {"hStream": A}
+        hooks(p).queries_for_itself(1)
+        p.call(entry, **arguments)
+        hooks(p).queries_for_itself(0)
+        if repaired:
+            p.call(entry, **arguments)
+        p.fill(X, B)
+
+    scene("certain write/write", name=f"{entry} of a library's own orders nothing")(a_query_of_a_librarys_own)
+
+
+@scene("certain write/write")
+def a_query_of_a_librarys_own_of_the_default_stream(p: Program, repaired: bool) -> None:
+    """... says nothing of other streams, either: not even that their work may be done."""
+    p.create(D, flags=0)
+    p.fill(X, D)
+    hooks(p).queries_for_itself(1)
+    p.call("cuStreamQuery", hStream=LEGACY)
+    hooks(p).queries_for_itself(0)
+    if repaired:
+        p.synchronize(D)
     p.fill(X, B)

@@ -21,13 +21,16 @@ SIMULATED = {
     "cuda.bindings._bindings.cyruntime": "cyruntime",
     "cuda.bindings._internal.runtime": "cyruntime",
     "cupy": "cupy",
+    "cupy.cuda.pinned_memory": "cupy_watched",
     "cupy_backends.cuda.api.runtime": "cupy_runtime",
     "numba.cuda.codegen": "numba",
     "numba_cuda.numba.cuda.codegen": "numba",
     "torch": "torch_pieces",
 }
-DRIVER_POOLS = {"cupy": "cupy_pool", "rmm.mr": "rmm_pools", "torch": "torch_pieces"}    # on a GPU, like the next
-REAL_POOLS = {"cupy": "cupy_pieces", "rmm.mr": "rmm_pieces", "torch": "torch_pieces"}
+DRIVER_POOLS = {"cupy": "cupy_pool", "cupy.cuda.pinned_memory": "cupy_watched", "rmm.mr": "rmm_pools",
+                "torch": "torch_pieces"}                # on a GPU, like the next
+REAL_POOLS = {"cupy": "cupy_pieces", "cupy.cuda.pinned_memory": "cupy_watched", "rmm.mr": "rmm_pieces",
+              "torch": "torch_pieces"}
 
 
 class _Then(Loader):

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from cuda.bindings import driver
 
-__all__ = ["CACHED", "IN_ORDER", "Rules", "address", "allocated", "freed", "in_place_of_a_pool", "report_to"]
+__all__ = ["CACHED", "IN_ORDER", "Rules", "address", "allocated", "freed", "in_place_of_a_pool", "queries_for_itself",
+           "report_to"]
 
 
 class Rules(NamedTuple):
@@ -34,6 +35,7 @@ class _Hooks(ctypes.Structure):
         ("window_closed", ctypes.c_void_p),
         ("piece_recorded", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)),
         ("replaces_pool", ctypes.CFUNCTYPE(None, ctypes.c_int)),
+        ("queries_for_itself", ctypes.CFUNCTYPE(None, ctypes.c_int)),
     ]
 
 
@@ -82,3 +84,13 @@ def in_place_of_a_pool() -> Iterator[None]:
         yield
     finally:
         _table().replaces_pool(0)
+
+
+@contextmanager
+def queries_for_itself() -> Iterator[None]:
+    """Queries of the thread, inside this context, are a library's for buffers of its own, and order nothing."""
+    _table().queries_for_itself(1)
+    try:
+        yield
+    finally:
+        _table().queries_for_itself(0)

@@ -1,0 +1,2 @@
+# The signature of CuPy's function.
+cpdef _add_to_watch_list(event, obj)
