@@ -114,7 +114,7 @@ def test_pytorch_comes_last_because_it_cannot_be_undone(cupy, core, monkeypatch)
     def disable():
         raise RuntimeError("PyTorch stays")
 
-    torch = SimpleNamespace(is_on_rmm=lambda: False, refuse=lambda: None, reach_driver=lambda: None, disable=disable,
+    torch = SimpleNamespace(is_on_rmm=lambda: False, refuse=lambda: None, disable=disable,
                             enable=lambda: calls.append("enable"))
     monkeypatch.setitem(sys.modules, "xlogmem.allocators.torch", torch)
     xlogmem.enable("cupy", "cuda.core")

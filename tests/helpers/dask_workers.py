@@ -151,7 +151,7 @@ def enabled() -> tuple[list[int], list[int], list[str]]:
 def stand_in_for_cupy() -> None:
     """`xlogmem.enable("cupy")` succeeds here, and does nothing."""
     class StandIn:
-        is_on_rmm = reach_driver = refuse = enable = disable = staticmethod(lambda: False)
+        is_on_rmm = refuse = enable = disable = staticmethod(lambda: False)
 
     sys.modules["xlogmem.allocators.cupy"] = StandIn    # type: ignore[assignment]
 

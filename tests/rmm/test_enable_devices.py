@@ -110,7 +110,7 @@ def test_more_devices_than_a_process_has_runtimes_are_refused(two, monkeypatch):
 
 def test_where_another_library_fails_all_devices_are_restored(two, monkeypatch):
     class Refusing:
-        is_on_rmm = reach_driver = refuse = disable = staticmethod(lambda: False)
+        is_on_rmm = refuse = disable = staticmethod(lambda: False)
 
         @staticmethod
         def enable():

@@ -40,11 +40,8 @@ class Neighbour(Protocol):
     def is_on_rmm(self) -> bool:
         """True if the program has made the library allocate through RMM."""
 
-    def reach_driver(self) -> None:
-        """Let the library look for a driver, which the simulated one is not to all of them.  Makes no context."""
-
     def refuse(self) -> None:
-        """Raise if the library's allocator cannot be replaced now.  Nothing changes."""
+        """Raise if the library does not find the driver, or its allocator cannot be replaced now.  Nothing changes."""
 
     def enable(self) -> None:
         """Replace the library's allocator.  A second call does nothing, unless other code has replaced it again."""
@@ -178,20 +175,13 @@ def _chosen(options: Options, for_own: bool) -> Iterator[None]:
 
 def _refuse_without_driver(neighbours: dict[str, Neighbour]) -> None:
     """Raise where a library would find no driver: its own error comes later, and does not say what to do."""
-    if not is_simulated():
-        try:
-            ctypes.CDLL("libcuda.so.1")                 # and no call of it: the process may still be forked
-        except OSError:
-            named = ", ".join(map(repr, neighbours))
-            raise DriverNotFoundError(no_driver_for(named)) from None
+    if is_simulated():
         return
-    for name, neighbour in neighbours.items():
-        try:
-            neighbour.reach_driver()
-        except Exception as error:
-            raise RuntimeError(f"{LIBRARIES[name]} does not find the simulated driver by itself: `xlogmem check "
-                               "--no-gpu program.py` runs the program there, where no kernel computes anything"
-                               ) from error
+    try:
+        ctypes.CDLL("libcuda.so.1")                     # and no call of it: the process may still be forked
+    except OSError:
+        named = ", ".join(map(repr, neighbours))
+        raise DriverNotFoundError(no_driver_for(named)) from None
 
 
 def enabled_libraries() -> set[str]:

@@ -91,10 +91,6 @@ def is_on_rmm() -> bool:
     return False
 
 
-def reach_driver() -> None:
-    """It calls the driver as xlogmem does."""
-
-
 def refuse() -> None:
     resources = [device.memory_resource for device in Device.get_all_devices()]
     theirs = {id(resource) for resource in resources if not isinstance(resource, BlockMemoryResource)}

@@ -12,6 +12,7 @@ from cupy.cuda import memory
 from xlogmem._driver import active_devices
 from xlogmem.allocators._captures import Captures, Dropped
 from xlogmem.allocators._opaque import OpaqueStreams
+from xlogmem.allocators._simulated import find_simulated_driver
 from xlogmem.blocks import DeviceBlock
 from xlogmem.runtime import DeviceRuntime, get_runtime
 
@@ -85,11 +86,8 @@ def is_on_rmm() -> bool:
     return rmm is not None and cupy.cuda.get_allocator() is rmm.rmm_cupy_allocator
 
 
-def reach_driver() -> None:
-    cupy.cuda.runtime.getDeviceCount()
-
-
 def refuse() -> None:
+    find_simulated_driver("CuPy", cupy.cuda.runtime.getDeviceCount)
     _refuse_inside_context()
     pool = getattr(cupy.cuda.get_allocator(), "__self__", None)
     if isinstance(pool, memory.MemoryPool) and (nbytes := _used_bytes(pool)):

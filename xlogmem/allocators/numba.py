@@ -11,6 +11,7 @@ from typing import Any
 from numba import cuda
 from numba.cuda.cudadrv import driver
 
+from xlogmem.allocators._simulated import find_simulated_driver
 from xlogmem.runtime import get_runtime
 
 __all__ = ["BlockManager", "disable", "enable", "is_on_rmm", "refuse"]
@@ -77,11 +78,8 @@ def contexts() -> Iterator[Any]:
             yield device.primary_context
 
 
-def reach_driver() -> None:
-    driver.find_driver()
-
-
 def refuse() -> None:
+    find_simulated_driver("Numba-CUDA", driver.find_driver)
     for context in contexts():
         manager = context.memory_manager
         count = len(getattr(manager, "allocations", ()))

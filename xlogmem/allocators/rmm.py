@@ -15,10 +15,6 @@ def is_on_rmm() -> bool:
     return False
 
 
-def reach_driver() -> None:
-    """Its own errors say enough."""
-
-
 def refuse() -> None:
     """`xlogmem.rmm.enable` checks what it is given before it changes anything, and is called first."""
     xlogmem.rmm.refuse_without_gpu()

@@ -83,10 +83,6 @@ def is_on_rmm() -> bool:
     return mine is not None and _current() is mine.allocator()
 
 
-def reach_driver() -> None:
-    """Its own errors say enough."""
-
-
 def refuse() -> None:
     if _is_enabled():
         return
