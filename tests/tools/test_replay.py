@@ -155,21 +155,25 @@ def test_a_log_is_read_once(tmp_path, content):
     os.mkfifo(pipe)
     writer = threading.Thread(target=pipe.write_bytes, args=(content,))
     writer.start()
-    rows, notes = console.run([str(pipe)], ["pool"], least=True)
+    rows, notes, complete = console.run([str(pipe)], ["pool"], least=True)
     writer.join()
     assert [(row.pairs, row.streams, row.failed_in_log) for row in rows] == [(1, 1, 1)]
     assert rows[0].least_pool_with_failed == 512
+    assert complete
     assert len(notes) == 1
 
 
 def test_one_resource_that_is_not_here_leaves_the_others(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "rmm", None)
     (tmp_path / "log.csv").write_text(HEADER + A_ROW)
-    run = CliRunner().invoke(main, ["replay", str(tmp_path / "log.csv"), "--resource", "rmm-pool", "--resource",
-                                    "pool"])
-    assert run.exit_code == 0, run.output
+    arguments = ["replay", str(tmp_path / "log.csv"), "--json", str(tmp_path / "rows.json"), "--resource", "pool"]
+    run = CliRunner().invoke(main, [*arguments, "--resource", "rmm-pool"])
+    assert run.exit_code == 3, run.output
     assert "not replayed: rmm-pool: this needs RMM" in run.output
     assert "pool" in run.output.split("not replayed")[0]
+    assert (tmp_path / "rows.json").exists()
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    assert CliRunner().invoke(main, [*arguments[:-1], "rmm-pool"]).exit_code == 1       # there is nothing to show
 
 
 # ---------------------------------------------------------------------------------------------- PyTorch's snapshots

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["bench", "replay"]
 
+NOT_ALL = 3                     # exit status of a replay without some of its resources
+
 
 @click.command()
 @click.option("--quick", is_flag=True, help="A part of the cases, in one process: less than a minute.")
@@ -136,6 +138,8 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], device: int | None
     A LOG is a file of RMM's LoggingResourceAdaptor or of xlogmem's, or a memory snapshot of PyTorch; it may be
     compressed (.gz).  Each stream of it becomes a stream of the runtime.  A pair is an allocation and its free, from
     C++ on one thread.
+
+    The exit status is 3 if one of several resources cannot be used here: the others have their rows.
     """
     start_driver()
     from xlogmem_bench.recorded import LogError
@@ -148,7 +152,7 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], device: int | None
         if plot_file:                                   # before a minute of work
             chart.require_matplotlib()
         require_writable(csv_file, json_file, plot_file)
-        rows, notes = run(logs, resources or ("pool",), not no_least, device)
+        rows, notes, complete = run(logs, resources or ("pool",), not no_least, device)
         show(rows)
         for note in notes:
             click.echo(printable(note), err=True)
@@ -161,3 +165,5 @@ def replay(logs: tuple[str, ...], resources: tuple[str, ...], device: int | None
             chart.plot(rows, plot_file)
     except (LogError, XlogmemError, RuntimeError, OSError) as error:
         raise click.ClickException(printable(str(error))) from error
+    if not complete:
+        raise SystemExit(NOT_ALL)

@@ -24,10 +24,10 @@ TURNS = 16                      # of a replay, for the bar: how many sizes of po
 
 
 def run(logs: Sequence[str], resources: Sequence[str], least: bool, device: int | None = None
-        ) -> tuple[list[Row], list[str]]:
+        ) -> tuple[list[Row], list[str], bool]:
     """Replay each log, of a snapshot this device, on each resource, with a bar; the errors of `recorded`.  The second
     list has what there is to say beside the rows; a resource that cannot be used here has no row, and is an error if
-    there is no row at all."""
+    there is no row at all.  The last is True if all resources have rows."""
     rows: list[Row] = []
     notes: list[str] = []
     missing: dict[str, str] = {}
@@ -51,7 +51,7 @@ def run(logs: Sequence[str], resources: Sequence[str], least: bool, device: int 
         bar.update(task, completed=len(logs) * of_log, now="")
     if missing and not rows:
         raise NotHere("; ".join(missing.values()))
-    return rows, notes + [f"not replayed: {reason}" for reason in missing.values()]
+    return rows, notes + [f"not replayed: {reason}" for reason in missing.values()], not missing
 
 
 def notes_of(log: str, reading: Reading) -> list[str]:
