@@ -1,7 +1,7 @@
 // Copies and fills: the bytes that they touch, and the work that the host knows to be done when they return ("API
 // synchronization behavior", docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html):
 //   - To pageable host memory, and from host to host: the copy is done, in the Async forms too.
-//   - The forms without a stream wait where the host's side is page-locked. From pageable memory they wait for work
+//   - The forms without a stream wait where the host's side is page-locked, or a side managed. From pageable memory they wait for work
 //     that was queued before them, and then until the bytes are staged; device to device for nothing. Fills wait where
 //     the memory is page-locked or managed.
 //   - Of copies with attributes (cuMemcpyBatchAsync, cuMemcpyWithAttributesAsync) nothing is promised. On an H100 they
@@ -37,7 +37,12 @@ enum class Wait { Nothing, Before, Copy };  // what the host knows afterwards: n
 
 Wait wait_of(const Call& call, const Copy& copy) {
     bool to_device = is_on_device(call, copy.target), from_device = is_on_device(call, copy.source);
-    if (copy.form == Form::Attributes || (to_device && from_device)) return Wait::Nothing;
+    auto is_managed = [&](const Extent& extent) {
+        return call.front.engine().find(extent.begin) && !call.front.is_pageable(extent.begin);
+    };
+    if (copy.form == Form::Attributes) return Wait::Nothing;
+    if (copy.form == Form::Sync && (is_managed(copy.target) || is_managed(copy.source))) return Wait::Copy;
+    if (to_device && from_device) return Wait::Nothing;
     if (!to_device && (!from_device || call.front.is_pageable(copy.target.begin))) return Wait::Copy;
     if (copy.form == Form::Async) return Wait::Nothing;
     return to_device && call.front.is_pageable(copy.source.begin) ? Wait::Before : Wait::Copy;

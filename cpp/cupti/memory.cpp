@@ -19,7 +19,7 @@ void Call::note_free(u64 address) const {
 }
 
 // The free waits for everything that the context has queued, and the context of the memory, unless the memory is
-// stream-ordered.
+// stream-ordered; if the device of the memory is not known, for everything.
 void Call::free(u64 address) const {
     if (!address) return;
     note_free(address);
@@ -28,7 +28,8 @@ void Call::free(u64 address) const {
         front.engine().free(nullptr, what, address);
         return;
     }
-    Clock queued = front.engine().queued_in(context());
+    bool anywhere = block && !block->context;
+    Clock queued = anywhere ? front.engine().queued() : front.engine().queued_in(context());
     if (block && block->context) queued.join(front.engine().queued_in(block->context));
     front.engine().free_after(queued, what, address);
     wait_for(std::move(queued));

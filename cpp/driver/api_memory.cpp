@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <sys/mman.h>
 
 using namespace sim;
 
@@ -30,20 +31,38 @@ CUresult allocate_host(void** address, size_t bytes, bool managed) {
     if (!address || !bytes) return CUDA_ERROR_INVALID_VALUE;
     REFUSE_IF(current_context(&context));
     REFUSE_IF(check_unsafe_call());
-    if (posix_memalign(address, 4096, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (managed) {
+        *address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (*address == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    } else if (posix_memalign(address, 4096, bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     memory().pinned[reinterpret_cast<u64>(*address)] = {bytes, managed, false};
+    if (managed) watch_alloc(nullptr, reinterpret_cast<u64>(*address), bytes);
     return CUDA_SUCCESS;
 }
 
-// Freeing page-locked memory waits for the device: queued copies may use it.
+// Freeing page-locked memory waits for the device: queued copies may use it. So does a free of managed memory, whose
+// device is not known: the host has waited for all work. Its addresses are not used again, and who uses them fails.
 CUresult free_host(Lock& lock, u64 address, bool managed) {
     auto& pinned = memory().pinned;
     auto found = pinned.find(address);
     if (found == pinned.end() || found->second.managed != managed || found->second.registered)
         return CUDA_ERROR_INVALID_VALUE;
+    check::Clock learned = driver().engine.queued();
     run_everything(lock);
-    pinned.erase(address);
-    free(reinterpret_cast<void*>(address));
+    found = pinned.find(address);
+    if (found == pinned.end()) return CUDA_ERROR_INVALID_VALUE;  // freed by another thread while we waited
+    u64 bytes = found->second.bytes;
+    pinned.erase(found);
+    if (!managed) {
+        free(reinterpret_cast<void*>(address));
+        return CUDA_SUCCESS;
+    }
+    host_learns(learned);
+    watch_free(nullptr, address);
+    mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+         -1, 0);
     return CUDA_SUCCESS;
 }
 
@@ -151,7 +170,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     });
 }
 
-// Managed memory is host memory that both sides reach at one address.
+// Managed memory is host memory that both sides reach at one address. What the host does with it is not watched.
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned) {
     return api_call(CALL("cuMemAllocManaged"), [&](Lock&) -> CUresult {
         void* result = nullptr;

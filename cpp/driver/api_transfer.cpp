@@ -13,7 +13,8 @@
 // and blocking streams, and before what they queue there afterwards; in another stream, and for a fill, only the stream
 // counts. A copy reaches cuMemAlloc's memory of each device, and pool memory where the stream's device has access.
 // (As two H200s with driver 13.0 do it.)
-// Page-locked memory is read and written when the operation runs. Host memory is not watched for races.
+// Page-locked memory is read and written when the operation runs. Of host memory managed memory alone is
+// watched for races.
 #include "calls.hpp"
 #include "capture.hpp"
 #include "memory.hpp"
@@ -35,9 +36,12 @@ enum class Wait { Nothing, Before, Copy };  // for what the host waits: nothing,
 
 // `pageable`: neither the device's memory nor page-locked.
 Wait wait_of(u64 target, u64 source, bool target_pageable, bool source_pageable, Sync sync) {
-    bool to_device = in_arena(target), from_device = in_arena(source);
+    bool managed = is_managed(target) || is_managed(source);
+    bool to_device = in_arena(target) || is_managed(target), from_device = in_arena(source) || is_managed(source);
     if (target_pageable || !(to_device || from_device)) return Wait::Copy;
-    if (sync == Sync::No || (to_device && from_device)) return Wait::Nothing;
+    if (sync == Sync::No) return Wait::Nothing;
+    if (managed) return Wait::Copy;
+    if (to_device && from_device) return Wait::Nothing;
     return to_device && source_pageable ? Wait::Before : Wait::Copy;
 }
 
@@ -51,6 +55,10 @@ std::set<Stream*> legacy_streams_beside(const Stream* stream, u64 target, u64 so
     std::set<Stream*> found;
     if (!stream->is_legacy()) return found;
     for (u64 address : {target, source}) {
+        if (is_managed(address))  // on any device
+            driver().contexts.each([&](Context* context, u64) {
+                if (context != stream->context) found.insert(legacy_stream(context));
+            });
         const Block* block = find_block(address);
         if (!block || block->device == stream->context->device) continue;
         found.insert(legacy_stream(block->owner ? block->owner : &driver().primary[std::size_t(block->device)]));
@@ -72,7 +80,8 @@ struct Side {
 // An address that is not the driver's is pageable host memory, where the call allows that and it exists.
 bool is_there(const Side& side) {
     u64 bytes = side.bytes();
-    return on_device(side.begin, bytes) || (!side.on_device && !in_arena(side.begin) && is_mapped(side.begin, bytes));
+    bool elsewhere = !in_arena(side.begin) && !is_managed(side.begin);
+    return on_device(side.begin, bytes) || (!side.on_device && elsewhere && is_mapped(side.begin, bytes));
 }
 
 CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, Sync sync, Peers peers = Peers::Checked) {

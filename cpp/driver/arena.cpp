@@ -53,12 +53,23 @@ Block* find_block(u64 address) {
     return after == m.blocks.begin() ? nullptr : *(after - 1);
 }
 
-bool is_pinned(u64 address) {
+namespace {
+
+const std::pair<const u64, HostRange>* host_range(u64 address) {
     auto& pinned = memory().pinned;
     auto after = pinned.upper_bound(address);
-    if (after == pinned.begin()) return false;
+    if (after == pinned.begin()) return nullptr;
     --after;
-    return address - after->first < std::max<u64>(after->second.bytes, 1);
+    return address - after->first < std::max<u64>(after->second.bytes, 1) ? &*after : nullptr;
+}
+
+}  // namespace
+
+bool is_pinned(u64 address) { return host_range(address); }
+
+bool is_managed(u64 address) {
+    auto* found = host_range(address);
+    return found && found->second.managed;
 }
 
 bool is_mapped(u64 address, u64 bytes) {
@@ -76,7 +87,8 @@ bool on_device(u64 address, u64 bytes) {
         u64 size = block->live ? block->size : block->capacity;
         return address + bytes <= block->address + size && address + bytes >= address;
     }
-    return is_pinned(address);
+    auto* found = host_range(address);
+    return found && (!found->second.managed || bytes <= found->first + found->second.bytes - address);
 }
 
 bool can_access(const Context* context, u64 address, Use use) {

@@ -89,7 +89,8 @@ struct Memory {
 Memory& memory();
 
 Block* find_block(u64 address);  // the block whose capacity holds the address, live or not
-bool is_pinned(u64 address);
+bool is_pinned(u64 address);  // or managed
+bool is_managed(u64 address);
 bool is_mapped(u64 address, u64 bytes);  // by the host
 
 // True if a device operation may touch this address range. A freed block passes: the checker reports it.

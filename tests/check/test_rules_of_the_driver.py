@@ -33,6 +33,17 @@ ok(cuda.cuMemsetD8Async(p, 2, 4096, b))
 ok(cuda.cuCtxSynchronize())
 """
 
+MANAGED = START + """
+m = ok(cuda.cuMemAllocManaged(4096, 1))
+ok(cuda.cuMemsetD8Async(m, 1, 4096, a))
+if "fixed" in sys.argv:
+    ok(cuda.cuStreamSynchronize(a))
+ok(cuda.cuMemcpyDtoDAsync(p, m, 4096, b))
+ok(cuda.cuMemFree(m))
+memory = bytearray(b"x" * (1 << 22))                    # at the addresses of `m`, if these were given again
+ok(cuda.cuMemcpyHtoD(p, bytes(memory[:4096]), 4096))
+"""
+
 
 def test_launches_of_one_executable_graph_come_after_each_other(checked):
     """"Each launch is ordered behind … any previous launches of hGraphExec": cuGraphLaunch."""
@@ -43,3 +54,8 @@ def test_launches_of_one_executable_graph_come_after_each_other(checked):
 def test_a_host_function_may_say_that_its_stream_is_done(checked):
     assert checked(HOST_FUNCTION, "called").pairs == [("write/write", False)]
     assert checked(HOST_FUNCTION).pairs == [("write/write", True)]
+
+
+def test_managed_memory_is_memory_of_streams(checked):
+    assert checked(MANAGED).pairs == [("write/read", True)]
+    assert checked(MANAGED, "fixed").pairs == []

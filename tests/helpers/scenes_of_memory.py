@@ -123,6 +123,19 @@ def a_free_waits_for_the_context_of_the_memory_too(p: Program, repaired: bool) -
     p.read(X, B)
 
 
+@scene("certain write/read")
+def a_free_of_managed_memory_waits_for_all_contexts(p: Program, repaired: bool) -> None:
+    p.fill(X, A)
+    p.context = 2
+    if repaired:
+        p.call("cuMemAllocManaged", dptr=out(Z), bytesize=BYTES, flags=1)
+    else:
+        p.allocate(Z)
+    p.free(Z)
+    p.context = 1
+    p.read(X, B)
+
+
 @scene("certain use-after-free")
 def a_free_counts_before_the_call_returns(p: Program, repaired: bool) -> None:
     """Another thread may be given the address meanwhile."""

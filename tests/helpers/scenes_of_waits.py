@@ -149,6 +149,18 @@ for entry, fields in FILLS.items():
         scene("certain write/read", name=f"{entry} waits where the memory is {memory}")(filled)
 
 
+for side in ("dstDevice", "srcDevice"):
+    def copied(p: Program, repaired: bool, side: str = side) -> None:
+        p.create(BLOCKING, 0)
+        p.call("cuMemAllocManaged", dptr=out(MANAGED), bytesize=BYTES, flags=1)
+        p.fill(X, BLOCKING)
+        there = {"dstDevice": Y, "srcDevice": Y + 512} | ({side: MANAGED} if repaired else {})
+        p.call("cuMemcpyDtoD_v2", **there, ByteCount=256)
+        p.read(X, B)
+
+    scene("certain write/read", name=f"cuMemcpyDtoD_v2 waits where its {side} is managed")(copied)
+
+
 @scene("certain write/read")
 def a_fill_on_a_stream_waits_for_nothing(p: Program, repaired: bool) -> None:
     p.create(BLOCKING, 0)
