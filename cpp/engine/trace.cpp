@@ -9,11 +9,15 @@ namespace check {
 
 // -- writing ----------------------------------------------------------------------------------------------------------
 
-Trace::~Trace() { flush(); }
+Trace::~Trace() {
+    line(":end-of-trace", made_ + text_.size());
+    flush();
+}
 
 void Trace::flush() {
     // A forked child writes none of the lines that its parent has not written yet. On a full disk the trace ends.
     if (process_ == getpid()) output_.append(text_);
+    made_ += text_.size();
     text_.clear();
 }
 
@@ -226,6 +230,7 @@ bool Player::on_rest(const std::string& call) {
         engine_.dead_handle(Kind(number(1)), operation(2), older ? Destroyed{} : Destroyed{operation(4), number(6)});
     } else if (call == ":clear") {
         engine_.clear_findings();
+    } else if (call == ":end-of-trace") {
     } else {
         return false;
     }

@@ -2,7 +2,8 @@
 //
 // A trace recorded while a program ran gives the findings of that run when it is fed to an engine of its own. Streams
 // have the front end's numbers, 0 is the host; a name of an operation is written once, as `:name`, and afterwards by
-// its number. Knowledge that the host gains is written as a clock, so that queries need no lines.
+// its number. Knowledge that the host gains is written as a clock, so that queries need no lines. The last line says how
+// many bytes are before it: where it is missing, or says something else, the trace was cut.
 #pragma once
 
 #include "engine.hpp"
@@ -36,6 +37,7 @@ class Trace {
     static constexpr std::size_t kFull = 1 << 16;
     Output output_;
     pid_t process_ = getpid();
+    u64 made_ = 0;  // bytes, without those of `text_`
     std::string text_;
     std::map<const Graph*, u64> graphs_;
     u64 newest_graph_ = 0;

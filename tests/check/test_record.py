@@ -42,6 +42,17 @@ def plain(lines):
     """Without the names of streams and blocks, which a recording does not have."""
     return [re.sub(r"(@\d+(?:<\d+)?)/\S+", r"\1", re.sub(r"\S+\[", "[", line)) for line in lines]
 
+CUT = """
+import glob, os
+from cuda.bindings import driver as cuda
+cuda.cuInit(0)
+cuda.cuCtxSetCurrent(cuda.cuDevicePrimaryCtxRetain(0)[1])
+for _ in range(3000):
+    cuda.cuMemFree(cuda.cuMemAlloc(64)[1])
+[trace] = glob.glob(os.environ["XLOGMEM_CHECK"] + "/*.trace")
+END
+"""
+
 
 @pytest.fixture
 def recorded(tmp_path, clean_environment):
@@ -124,3 +135,19 @@ def test_what_is_recorded_is_written_in_large_parts(driver, tmp_path):
     assert (tmp_path / "trace").read_text() == ""
     driver.record(None)
     assert (tmp_path / "trace").read_text().count(":clear\n") == 10
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), 9)", "os.truncate(trace, 40)",
+                                 "os.truncate(trace, os.path.getsize(trace))"])
+def test_a_recording_that_was_cut_says_so(tmp_path, clean_environment, end):
+    """In the report, in the JSON and in the file, which has its whole lines."""
+    (tmp_path / "program.py").write_text(CUT.replace("END", end))
+    done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--no-gpu", "--json", "out.json", "--record",
+                           "trace.txt", "program.py"], env=clean_environment, timeout=120, cwd=tmp_path, text=True,
+                          capture_output=True)
+    is_cut = "getsize" not in end
+    recorded = (tmp_path / "trace.txt").read_text()
+    notes = json.loads((tmp_path / "out.json").read_text())["notes"]
+    assert ("# cut here\n" in recorded) is is_cut
+    assert done.stderr.count("lacks its last calls") == sum("lacks its last calls" in note for note in notes) == is_cut
+    assert all(line[:1] in ":#=" for line in recorded.splitlines())

@@ -57,9 +57,10 @@ def run(command: list[str], environment: dict[str, str], record: str | None = No
         program = subprocess.Popen(command, env=variables)
         status = waited_for(program)
         found = processes.accounts(opened)
-        unrecorded = outputs.written(record, lambda file: copy_traces(opened, file)) if record else ""
+        cut: list[str] = []
+        unrecorded = outputs.written(record, lambda file: cut.extend(copy_traces(opened, file))) if record else ""
     documents = [one.document for one in found]
-    notes = Counter(note for one in found for note in [*one.document["notes"], *one.notes])
+    notes = Counter(note for one in found for note in [*one.document["notes"], *one.notes]) + Counter(cut)
     lost = [one.lost for one in found if one.lost]
     errors = {document["process"]: error for document in documents if (error := document.get("error"))}
     ended = ended_early(status, errors.pop(program.pid, ""))
@@ -81,14 +82,27 @@ def ended_early(status: int, error: str) -> str:
     return f"was ended by signal {-status}"
 
 
-def copy_traces(folder: Folder, file: IO[str]) -> None:
-    """Copy the traces of all processes, one after the other, each with its places."""
-    names = folder.names()
+def copy_traces(folder: Folder, file: IO[str]) -> list[str]:
+    """Copy the traces of all processes, one after the other, each with its places.  Of a trace that was cut the whole
+    lines are copied; returns sentences about these."""
+    names, notes = folder.names(), []
     for process in sorted(name.removesuffix(".trace") for name in names if name.endswith(".trace")):
-        file.write(f"== process {process}\n")
-        for part in (f"{process}.trace", f"{process}.places"):
-            if part in names:
-                file.write(folder.read(part).decode("utf-8", "surrogateescape"))
+        trace, places = folder.read(f"{process}.trace"), f"{process}.places"
+        lines = [f"== process {process}\n".encode(), trace]
+        if not is_whole(trace):
+            lines = [lines[0], trace[:trace.rfind(b"\n") + 1], b"# cut here\n"]
+            notes.append(f"process {process}: the file of --record lacks its last calls: the process did not end by "
+                         "itself, the disk was full, or the file was truncated meanwhile")
+        if places in names:
+            lines.append(folder.read(places))
+        file.write(b"".join(lines).decode("utf-8", "surrogateescape"))
+    return notes
+
+
+def is_whole(trace: bytes) -> bool:
+    """True if the last line says how many bytes are before it: see cpp/engine/trace.hpp."""
+    begin = trace.rfind(b"\n", 0, -1) + 1
+    return trace[begin:] == f":end-of-trace {begin}\n".encode()
 
 
 def waited_for(program: subprocess.Popen[bytes]) -> int:
