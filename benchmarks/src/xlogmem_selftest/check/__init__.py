@@ -7,6 +7,6 @@ and compares; `oracle` computes from the same calls which accesses nothing order
 the oracle, because a later access stands for an earlier one: a certain finding is false if the oracle does not know
 the pair, and an operation is missed if the oracle has it race in a block where no certain finding names it.
 
-Not drawn: kernels, rows of 2D fills and copies, pools that the program makes, memory that a capture allocates, a graph
-that is launched while a stream captures.
+Not drawn: kernels in machine code, rows of 2D fills and copies, pieces of a caching pool, memory that a capture
+allocates, a graph that is launched while a stream captures.
 """

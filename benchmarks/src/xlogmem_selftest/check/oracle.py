@@ -5,7 +5,7 @@ the host have the set of all operations that come before what is queued next, so
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 __all__ = ["Access", "Block", "Capture", "Event", "Oracle", "Stream"]
 
@@ -16,6 +16,12 @@ class Access:
     begin: int
     end: int
     writes: bool
+    counts: bool = False                                # by an atomic operation
+
+    def contradicts(self, other: Access) -> bool:
+        """True unless the two may come in any order."""
+        meet = self.call != other.call and self.begin < other.end and other.begin < self.end
+        return meet and (self.writes or other.writes) and not (self.counts and other.counts)
 
 
 @dataclass(eq=False)
@@ -163,8 +169,7 @@ class Oracle:
 
     def compare(self, block: Block, access: Access, before: int) -> None:
         for old in block.accesses:
-            if (old.call != access.call and old.begin < access.end and access.begin < old.end
-                    and (old.writes or access.writes) and not (before | self.maybe) >> old.call & 1):
+            if old.contradicts(access) and not (before | self.maybe) >> old.call & 1:
                 self.expected.add((old.call, access.call, block.begin))
 
     def touch(self, block: Block, access: Access, before: int) -> None:
@@ -181,15 +186,15 @@ class Oracle:
             self.expected.add((block.freed, access.call, block.begin))
             return
         for other, old in capture.work:
-            if (other is block and old.call != access.call and old.begin < access.end and access.begin < old.end
-                    and (old.writes or access.writes) and not before >> old.call & 1):
+            if other is block and old.contradicts(access) and not before >> old.call & 1:
                 self.expected.add((old.call, access.call, block.begin))
         capture.work.append((block, access))
 
-    def work(self, stream: Stream, call: int, uses: list[tuple[Block, int, int, bool]]) -> None:
+    def work(self, stream: Stream, call: int, uses: list[tuple[Block, int, int, bool]], *,
+             counts: bool = False) -> None:
         before = self.operation(stream, call)
         for block, begin, end, writes in uses:
-            access = Access(call, begin, end, writes)
+            access = Access(call, begin, end, writes, counts)
             if stream.capture:
                 self.capture(stream.capture, block, access, before)
             else:
@@ -222,4 +227,4 @@ class Oracle:
             if now and now is not block and not now.freed:
                 self.expected.add((now.allocated, call, now.begin))
             elif now:
-                self.touch(now, Access(call, access.begin, access.end, access.writes), before)
+                self.touch(now, replace(access, call=call), before)

@@ -22,8 +22,71 @@ DEVICES, UNIT, ROOM = 2, 64, 1024
 POLICIES = ("eager", "min", "max", "seeded")
 LENGTHS = (10, 25, 50, 90)
 WEIGHTS = {"create_stream": 3, "destroy_stream": 2, "create_event": 3, "destroy_event": 1, "allocate": 7, "free": 5,
-           "fill": 20, "copy": 12, "transfer": 18, "on_host": 1, "record": 14, "wait": 16, "synchronize": 3, "query": 3,
-           "synchronize_context": 1, "begin": 2, "end": 2, "launch": 5, "call_host": .3, "use_dead": .3}
+           "fill": 20, "run_kernel": 16, "copy": 12, "transfer": 18, "on_host": 1, "record": 14, "wait": 16,
+           "synchronize": 3, "query": 3, "synchronize_context": 1, "begin": 2, "end": 2, "launch": 5, "call_host": .3,
+           "use_dead": .3}
+# One thread each: what the check knows of a kernel in PTX is where its first thread goes.  With the pointers that a
+# kernel has, and if it writes there; None: it keeps the pointer, and nothing is certain.
+KERNELS = {b"writes": (True,), b"copies": (True, False), b"reads": (False, True), b"counts": (True,),
+           b"keeps": (True, None)}
+PTX = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry writes(.param .u64 p)
+{
+    .reg .b64 %rd<3>;
+    .reg .b32 %r<2>;
+    ld.param.u64 %rd1, [p];
+    cvta.to.global.u64 %rd2, %rd1;
+    mov.u32 %r1, 7;
+    st.global.u32 [%rd2], %r1;
+    ret;
+}
+.visible .entry copies(.param .u64 p, .param .u64 q)
+{
+    .reg .b64 %rd<5>;
+    .reg .b32 %r<2>;
+    ld.param.u64 %rd1, [p];
+    ld.param.u64 %rd2, [q];
+    cvta.to.global.u64 %rd3, %rd1;
+    cvta.to.global.u64 %rd4, %rd2;
+    ld.global.u32 %r1, [%rd4];
+    st.global.u32 [%rd3], %r1;
+    ret;
+}
+.visible .entry reads(.param .u64 q, .param .u64 p)
+{
+    .reg .b64 %rd<5>;
+    .reg .b32 %r<2>;
+    ld.param.u64 %rd1, [q];
+    ld.param.u64 %rd2, [p];
+    cvta.to.global.u64 %rd3, %rd1;
+    cvta.to.global.u64 %rd4, %rd2;
+    ld.global.u32 %r1, [%rd3];
+    st.global.u32 [%rd4], %r1;
+    ret;
+}
+.visible .entry counts(.param .u64 p)
+{
+    .reg .b64 %rd<3>;
+    .reg .b32 %r<3>;
+    ld.param.u64 %rd1, [p];
+    cvta.to.global.u64 %rd2, %rd1;
+    mov.u32 %r1, 1;
+    atom.global.add.u32 %r2, [%rd2], %r1;
+    ret;
+}
+.visible .entry keeps(.param .u64 p, .param .u64 q)
+{
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [p];
+    ld.param.u64 %rd2, [q];
+    cvta.to.global.u64 %rd3, %rd1;
+    st.global.u64 [%rd3], %rd2;
+    ret;
+}
+"""
 BEGINNING = ("create_stream", "create_stream", "create_event", "allocate", "allocate")
 
 
@@ -61,6 +124,9 @@ class Machine:
         self._room = ctypes.create_string_buffer(ROOM)
         self.pageable = ctypes.addressof(self._room)
         self.contexts: list[int] = []
+        self.pools: list[int] = []
+        self.kernels: list[dict[bytes, int]] = []
+        self.simulator.launch_unknown()
         self.jobs: queue.SimpleQueue[Callable[[], int]] = queue.SimpleQueue()
         self.answers: queue.SimpleQueue[int] = queue.SimpleQueue()
         threading.Thread(target=self._work, daemon=True).start()
@@ -71,11 +137,19 @@ class Machine:
         self.contexts = [self.made("cuDevicePrimaryCtxRetain", device) for device in range(DEVICES)]
         for device in range(DEVICES):
             self.need("cuCtxSetCurrent", self.contexts[device])
-            pool = self.made("cuDeviceGetDefaultMemPool", device)
+            properties = (ctypes.c_int * 22)(1, 0, 1, device)       # CUmemPoolProps
+            self.pools.append(self.made("cuMemPoolCreate", ctypes.addressof(properties)))
+            pools = self.made("cuDeviceGetDefaultMemPool", device), self.pools[-1]
             for other in set(range(DEVICES)) - {device}:
                 self.need("cuCtxEnablePeerAccess", self.contexts[other], 0)
                 access = (ctypes.c_int * 3)(1, other, 3)        # the device may read and write
-                self.need("cuMemPoolSetAccess", pool, ctypes.addressof(access), 1)
+                for pool in pools:
+                    self.need("cuMemPoolSetAccess", pool, ctypes.addressof(access), 1)
+            image = ctypes.create_string_buffer(PTX)
+            module = self.made("cuModuleLoadData", ctypes.addressof(image))
+            names = {name: ctypes.create_string_buffer(name) for name in KERNELS}
+            self.kernels.append({name: self.made("cuModuleGetFunction", module, ctypes.addressof(text))
+                                 for name, text in names.items()})
         self.pinned = self.made("cuMemHostAlloc", ROOM, 0)
 
     def _work(self) -> None:
@@ -266,10 +340,16 @@ class World:
     def allocate(self) -> None:
         size, ordered = self.draws.choice((256, ROOM)), self.draws.random() < .6
         stream = self.stream(capturing=False)
-        begin = (self.make("cuMemAllocAsync", size, stream.handle, on=stream) if ordered
-                 else self.make("cuMemAlloc_v2", size, on=stream.device))
+        device = stream.device
+        if ordered and self.draws.random() < .4:            # from a pool of the program's own, on any device
+            device = self.draw_device()
+            begin = self.make("cuMemAllocFromPoolAsync", size, self.machine.pools[device], stream.handle, on=stream)
+        elif ordered:
+            begin = self.make("cuMemAllocAsync", size, stream.handle, on=stream)
+        else:
+            begin = self.make("cuMemAlloc_v2", size, on=device)
         if begin:
-            block = Block(begin, begin + size, stream.device, ordered, self.calls)
+            block = Block(begin, begin + size, device, ordered, self.calls)
             self.oracle.allocate(block, stream if ordered else None)
 
     def free(self) -> None:
@@ -295,6 +375,19 @@ class World:
             done = self.do(f"cuMemsetD{8 * width}Async", *values, stream.handle, on=stream)
         if done:
             self.oracle.work(stream, self.calls, [(block, begin, end, True)])
+
+    def run_kernel(self) -> None:
+        """Its memory is used where its pointer is, and nowhere else for certain."""
+        stream, name = self.stream(), self.draws.choice(list(KERNELS))
+        places = [(block, self.part(block)[0], writes) for writes in KERNELS[name] if (block := self.block())]
+        if len(places) < len(KERNELS[name]):
+            return
+        values = (ctypes.c_uint64 * len(places))(*(at for _, at, _ in places))
+        where = (ctypes.c_uint64 * len(places))(*(ctypes.addressof(values) + 8 * i for i in range(len(places))))
+        if self.do("cuLaunchKernel", self.machine.kernels[stream.device][name], 1, 1, 1, 1, 1, 1, 0, stream.handle,
+                   ctypes.addressof(where), 0, on=stream):
+            uses = [(block, at, at + 1, writes) for block, at, writes in places if writes is not None]
+            self.oracle.work(stream, self.calls, uses, counts=name == b"counts")
 
     def copy(self) -> None:
         """From device memory to device memory."""
