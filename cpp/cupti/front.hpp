@@ -198,6 +198,16 @@ class Front {
         if (context == newest_context_ && number == newest_number_) return;
         contexts_[newest_context_ = context] = newest_number_ = number;
     }
+    void note_primary(CUdevice device, CUcontext context) { primary_[device] = context; }
+    CUcontext primary(CUdevice device) { return primary_[device]; }
+    // With its streams and events. A context that was never current has none.
+    void end_context(CUcontext context, Operation what) {
+        auto found = contexts_.find(context);
+        if (found == contexts_.end()) return;
+        handles().end_context(found->second, what);
+        contexts_.erase(found);
+        newest_context_ = nullptr;
+    }
     u32 number_of(CUcontext context) { return contexts_[context]; }
     const std::unordered_map<CUcontext, u32>& contexts() const { return contexts_; }
 
@@ -235,6 +245,7 @@ class Front {
     std::unordered_map<CUgraphExec, Executable> executables_;
     std::set<u64> foreign_events_;
     std::unordered_map<CUcontext, u32> contexts_;
+    std::unordered_map<CUdevice, CUcontext> primary_;
     CUcontext newest_context_ = nullptr;
     u32 newest_number_ = 0;
     std::map<std::string, u64> unseen_;

@@ -126,11 +126,24 @@ void add_streams(Calls& calls) {
         [](const Call& call, const newer::cuLaunchHostFunc_params& p) { call_host(call, p.hStream); });
 }
 
+// The last release of a primary context ends it too, but references that were not seen may be left.
+void add_contexts(Calls& calls) {
+    AFTER(cuDevicePrimaryCtxRetain) { call.front.note_primary(p.dev, *p.pctx); });
+    for (auto entry : {ENTRY(cuCtxDestroy), ENTRY(cuCtxDestroy_v2)})
+        calls.after<cuCtxDestroy_v2_params>(
+            entry, [](const Call& call, const cuCtxDestroy_v2_params& p) { call.front.end_context(p.ctx, call.what); });
+    for (auto entry : {ENTRY(cuDevicePrimaryCtxReset), ENTRY(cuDevicePrimaryCtxReset_v2)})
+        calls.after<cuDevicePrimaryCtxReset_v2_params>(
+            entry, [](const Call& call, const cuDevicePrimaryCtxReset_v2_params& p) {
+                call.front.end_context(call.front.primary(p.dev), call.what);
+            });
+}
+
 void add_events(Calls& calls) {
-    AFTER(cuEventCreate) { call.front.handles().create_event(handle(*p.phEvent)); });
+    AFTER(cuEventCreate) { call.front.handles().create_event(handle(*p.phEvent), call.context()); });
     AFTER(cuIpcGetEventHandle) { call.front.add_foreign_event(handle(p.event)); });
     AFTER(cuIpcOpenEventHandle) {
-        call.front.handles().create_event(handle(*p.phEvent));
+        call.front.handles().create_event(handle(*p.phEvent), call.context());
         call.front.add_foreign_event(handle(*p.phEvent));
     });
     BEFORE(cuEventDestroy_v2) {
@@ -171,6 +184,7 @@ void add_host(Calls& calls) {
 
 void add_order(Calls& calls) {
     add_streams(calls);
+    add_contexts(calls);
     add_events(calls);
     add_host(calls);
 }

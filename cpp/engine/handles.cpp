@@ -65,6 +65,7 @@ void Handles::destroy_event(u64 handle, Operation what) {
     if (!is_alive(handle, what)) return;
     engine_.destroy_event(handle);
     dead_events_[handle] = {what};
+    context_of_event_.erase(handle);
 }
 
 void Handles::end_thread(u64 thread) {
@@ -75,9 +76,16 @@ void Handles::end_thread(u64 thread) {
     }
 }
 
-void Handles::end_context(u64 context) {
+// A handle may have been given out again, in another context.
+void Handles::end_context(u64 context, Operation what) {
     std::set<u64> handles = of_context_[context];
-    for (u64 handle : handles) end_stream(handle, streams_[handle], {});
+    for (u64 handle : handles)
+        if (Stream* stream = streams_[handle]; stream && stream->context == context) end_stream(handle, stream, what);
+    of_context_.erase(context);
+    std::set<u64> events;
+    for (auto [event, of] : context_of_event_)
+        if (of == context) events.insert(event);
+    for (u64 event : events) destroy_event(event, what);
     for (auto place = own_.begin(); place != own_.end();)
         place = place->first.second == context ? own_.erase(place) : std::next(place);
     legacy_.erase(context);

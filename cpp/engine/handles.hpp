@@ -41,12 +41,15 @@ class Handles {
     Stream* find(u64 handle, Caller caller, u32 site);
     void destroy_stream(u64 handle, Operation what);
 
-    void create_event(u64 handle) { dead_events_.erase(handle); }
+    void create_event(u64 handle, u64 context) {
+        dead_events_.erase(handle);
+        context_of_event_[handle] = context;
+    }
     bool is_alive(u64 event, Operation what);  // else there is a finding
     void destroy_event(u64 handle, Operation what);
 
     void end_thread(u64 thread);  // with its default streams
-    void end_context(u64 context);
+    void end_context(u64 context, Operation what);  // with its streams and events
 
     const StreamNotes& notes() const { return notes_; }
 
@@ -58,6 +61,7 @@ class Handles {
     std::map<std::pair<u64, u64>, Stream*> own_;             // by thread and context
     std::unordered_map<u64, std::set<u64>> of_context_;      // handles of streams
     std::unordered_map<u64, Destroyed> dead_streams_, dead_events_;  // those, and streams made at their handles since
+    std::unordered_map<u64, u64> context_of_event_;
     u64 newest_id_ = 0;
 
     u64 new_id(const char* kind, u32 site);

@@ -160,7 +160,7 @@ bool Replay::on_handles() {
         u32 library = has("by") ? engine_.name(words_.back()) : 0;
         handles_.create_stream(handle(stream_handles_, word(1)), context, {has("blocking"), library});
     } else if (call == "event") {
-        handles_.create_event(handle(event_handles_, word(1)));
+        handles_.create_event(handle(event_handles_, word(1)), 1);
     } else if (call == "destroy" && stream_handles_.count(word(1))) {
         handles_.destroy_stream(stream_handles_[word(1)], what_);
     } else if (call == "destroy") {
@@ -168,7 +168,7 @@ bool Replay::on_handles() {
     } else if (call == "end-thread") {
         handles_.end_thread(std::stoull(word(1)));
     } else if (call == "end-context") {
-        handles_.end_context(std::stoull(word(1)));
+        handles_.end_context(std::stoull(word(1)), what_);
     } else {
         return false;
     }

@@ -5,6 +5,9 @@ from fabricated import EVENT, LEGACY, OWN, A, B, C, Program, X, out, scene
 
 # -- streams ------------------------------------------------------------------------------------------
 
+OTHER = 0xA000                                          # a stream of another context
+
+
 @scene("certain write/write")
 def two_streams(p: Program, repaired: bool) -> None:
     p.fill(X, A)
@@ -97,6 +100,37 @@ def a_destroyed_stream(p: Program, repaired: bool) -> None:
 def a_stream_that_is_destroyed_twice(p: Program, repaired: bool) -> None:
     p.call("cuStreamDestroy_v2", hStream=A)
     p.call("cuStreamDestroy_v2", hStream=B if repaired else A)
+
+
+@scene("certain dead-stream")
+def the_streams_of_a_context_end_with_it(p: Program, repaired: bool) -> None:
+    p.context = 2
+    p.create(OTHER)
+    p.context = 1
+    p.call("cuCtxDestroy_v2", 201 if repaired else 0, ctx=2)
+    p.fill(X, OTHER)
+
+
+@scene("certain dead-stream")
+def a_reset_of_a_device_ends_its_primary_context(p: Program, repaired: bool) -> None:
+    p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0)
+    p.context = 2
+    p.create(OTHER)
+    p.context = 1
+    p.call("cuDevicePrimaryCtxReset_v2", dev=1 if repaired else 0)
+    p.fill(X, OTHER)
+
+
+@scene("certain dead-event")
+def the_events_of_a_context_end_with_it(p: Program, repaired: bool) -> None:
+    p.context = 2
+    p.call("cuEventCreate", phEvent=out(EVENT), Flags=0)
+    if repaired:
+        p.context = 1
+        p.call("cuEventCreate", phEvent=out(EVENT), Flags=0)
+    p.context = 1
+    p.call("cuCtxDestroy_v2", ctx=2)
+    p.call("cuStreamWaitEvent", hStream=A, hEvent=EVENT, Flags=0)
 
 
 @scene("certain write/write")
