@@ -95,11 +95,11 @@ def build(tmp_path_factory):
 
 @pytest.fixture
 def play(build, clean_environment, tmp_path):
-    def run(program, *options):
+    def run(program, *options, **variables):
         path = os.pathsep.join(filter(None, [str(HELPERS), clean_environment.get("PYTHONPATH")]))
         done = subprocess.run([sys.executable, "-c", BEGIN + program, build(*(options or LINKED["lazily"]))],
                               capture_output=True, text=True, timeout=100, cwd=tmp_path,
-                              env=clean_environment | {"PYTHONPATH": path} | sim.settings(quiet=True))
+                              env=clean_environment | {"PYTHONPATH": path} | sim.settings(quiet=True) | variables)
         assert done.returncode == 0, done.stderr
 
     return run
@@ -246,3 +246,27 @@ assert taken() == []
 @COMPILER
 def test_a_library_that_reports_no_pieces(play):
     play("assert not watches\n", "-DSILENT")
+
+
+@COMPILER
+@pytest.mark.skipif("libasan" in os.environ.get("LD_PRELOAD", ""), reason="another `new` is preloaded")
+def test_without_host_memory_a_piece_is_not_followed_and_counts(play, tmp_path):
+    """PyTorch's allocator, which makes the call under its lock, gets no exception."""
+    failing = tmp_path / "failing_new.so"
+    subprocess.run([compiler() or "g++", "-std=c++17", "-shared", "-fPIC", HELPERS / "failing_new.cpp", "-ldl", "-o",
+                    failing], check=True)
+    play("""
+fail_in = ctypes.CDLL(None).fail_in
+library.set_stream(0x1000)
+fail_in(b"_torch_pool")
+x = library.allocate(512)
+assert (taken(), _torch_pool.unknown()) == ([("allocated", 0x1000, x, 512, SOME)], 1)
+fail_in(None)
+library.deallocate(x)
+assert taken() == []
+library.set_stream(0x1000)
+y = library.allocate(512)
+assert (y, taken(), _torch_pool.unknown()) == (x, [("allocated", 0x1000, x, 512, CACHED)], 1)
+from xlogmem.check.neighbours import torch_pieces
+assert torch_pieces.unknown_pieces() == "host memory was short: 1 pieces of PyTorch's own pool were not followed"
+""", LD_PRELOAD=str(failing))

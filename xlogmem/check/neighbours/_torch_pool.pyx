@@ -5,8 +5,12 @@ from xlogmem._driver cimport LEAF_LOCK, take_at_forks
 
 
 cdef extern from "torch_pool/pieces.hpp" namespace "xlogmem_torch" nogil:
+    cdef cppclass Counter "std::atomic<std::uint64_t>":
+        size_t load()
+
     cdef cppclass Pieces:
         mutex lock
+        Counter unknown
     Pieces& pieces()
     bint start_pieces "xlogmem_torch::watch_pieces"(size_t hooks)
     void set_stream "xlogmem_torch::expect_stream"(size_t handle)
@@ -19,6 +23,11 @@ take_at_forks(&pieces().lock, LEAF_LOCK)
 def watch_pieces(size_t hooks):
     """Report pieces of PyTorch's own pool from here on, to the front end's table at this address; true if possible."""
     return start_pieces(hooks)
+
+
+def unknown():
+    """The number of pieces about which nothing is known, because host memory was short."""
+    return pieces().unknown.load()
 
 
 def expect_stream(size_t handle):

@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Any
 
 from xlogmem.check.neighbours import _torch_pool, pieces
-from xlogmem.check.neighbours.noted import note
+from xlogmem.check.neighbours.noted import note, note_at_end
 
 __all__ = ["prepare"]
 
@@ -23,6 +23,7 @@ def prepare(torch: ModuleType) -> None:
     if not _torch_pool.watch_pieces(pieces.address()):
         note(f"of PyTorch's own pool the pieces are not known: its release {torch.__version__} does not show them")
         return
+    note_at_end(unknown_pieces)
     core, memory, graph = torch._C, torch.cuda.memory, torch.cuda.graphs.CUDAGraph
     core._cuda_cudaCachingAllocator_raw_alloc = on_its_stream(core._cuda_cudaCachingAllocator_raw_alloc)
     # The calls of a MemPool come by way of the one module, those of torch.compile's graphs by way of the other.
@@ -32,6 +33,11 @@ def prepare(torch: ModuleType) -> None:
                 setattr(module, name, deferring(getattr(module, name), change, of_graph))
     graph.capture_begin = deferring(graph.capture_begin, 1, of_graph=True)
     graph.capture_end = deferring(graph.capture_end, -1, of_graph=True)
+
+
+def unknown_pieces() -> str:
+    count = _torch_pool.unknown()
+    return f"host memory was short: {count} pieces of PyTorch's own pool were not followed" if count else ""
 
 
 def on_its_stream(allocate: Callable[[int, int], Any]) -> Callable[[int, int], Any]:

@@ -25,6 +25,7 @@
 #include <array>
 #include <atomic>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 
 namespace xlogmem_torch {
@@ -62,6 +63,7 @@ struct Pieces {
     std::unordered_map<std::uint64_t, Owner> owners;
     std::array<void*, 128> contexts{};  // by device
     const xlogmem_check_hooks* hooks = nullptr;
+    std::atomic<std::uint64_t> unknown{0};  // pieces for whose owner there was no host memory
     std::atomic<int> deferring{0};  // private pools in use
     std::atomic<int> capturing{0};  // … that are graphs'
 
@@ -126,12 +128,18 @@ inline void handed_out(std::uint64_t address, std::uint64_t bytes, std::int8_t d
     Owner owner{nullptr, thread.stream, thread.has_stream, all.capturing != 0};
     thread.stream = nullptr;  // the next one says its own
     thread.has_stream = false;
+    bool known = true;
     {
         std::lock_guard<xlogmem_mutex> guard(all.lock);
         owner.context = all.context(device);
-        all.owners[address] = owner;
+        try {
+            all.owners[address] = owner;
+        } catch (const std::bad_alloc&) {  // PyTorch's calls expect no exception
+            known = false;
+            all.unknown++;
+        }
     }
-    int kind = owner.has_stream && owner.context ? XLOGMEM_CHECK_CACHED_PIECE : XLOGMEM_CHECK_SOME_PIECE;
+    int kind = known && owner.has_stream && owner.context ? XLOGMEM_CHECK_CACHED_PIECE : XLOGMEM_CHECK_SOME_PIECE;
     all.hooks->piece_allocated(owner.context, owner.stream, address, bytes, nullptr, kind);
 }
 
