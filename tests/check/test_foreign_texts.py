@@ -220,6 +220,7 @@ OWN = {                                     # what is printed as it is, because
     "counts of xlogmem's own": {"len(records)", "format_bytes(nbytes)", "events.dropped", "pid", "peer.pid", "peer.uid",
                                 "summary(self.total, self.left_out)", "of_former", "so_far", "len(numbers)",
                                 "numbers[0]", "numbers[-1]", "min(int(history.facts['count']), self._max_events)"},
+    "sentences of xlogmem's own": {"NEXT"},
     "names of xlogmem's own": {"self.front_end.name", "name", "kind", "' and '.join(found)", "rmm.__version__"},
     "categories of warnings": {"RuntimeWarning"},
     "JSON that has figures alone": {"json.dumps(facts)", "json.dumps(figures(pipeline, without, protected))"},

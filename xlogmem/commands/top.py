@@ -53,7 +53,7 @@ def top(pid: int | None, interval: float, once: bool, as_json: bool, command: tu
         return
     finally:
         if hint := given_to_the_program():
-            click.echo(f"xlogmem top: {hint}", err=True)
+            click.echo(f"xlogmem top: {printable(hint)}", err=True)
 
 
 def watch(pid: int | None, words: list[str], shown: Shown, interval: float, once: bool,
