@@ -66,7 +66,9 @@ void stop_watching(const char* where, const std::exception& error) {
 
 u32 place_of_caller() {
     u32 (*find)() = site_of_caller.load(std::memory_order_acquire);
-    return find ? find() : 0;
+    if (!find) return 0;
+    u32 other = this_thread().acts_for;
+    return other ? other : find();
 }
 
 namespace {

@@ -94,6 +94,8 @@ struct Thread {
     Changes changes;
     bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp
     bool queries_for_itself = false;  // a library does, for buffers of its own: see engine/hooks.hpp
+    u32 acts_for = 0;  // a place, for what was requested there: see engine/hooks.hpp
+    u32 own_site = 0;  // meanwhile, of the thread itself
     Trials trials;  // of the launch in progress
 
     Thread();

@@ -12,6 +12,14 @@ namespace {
 
 struct Watched {
     static void find_site() { this_thread().site = place_of_caller(); }
+    static u32 site_of_caller() { return place_of_caller(); }
+
+    static void act_for(u32 site) {
+        Thread& thread = this_thread();
+        if (!thread.acts_for) thread.own_site = thread.site;
+        thread.acts_for = site;
+        thread.site = site ? site : thread.own_site;
+    }
 
     static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }
     static void queries_for_itself(int begun) { this_thread().queries_for_itself = begun; }

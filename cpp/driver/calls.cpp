@@ -43,6 +43,13 @@ void run_hooks(Lock& lock, CallSite& site, u64 number, Plan::What what) {
 std::atomic<bool> gil_is_watched{false};
 std::atomic<u32 (*)()> site_of_caller{nullptr};
 
+u32 place_of_caller() {
+    auto find = site_of_caller.load(std::memory_order_relaxed);
+    if (!find) return 0;
+    u32 other = this_thread().acts_for;
+    return other ? other : find();
+}
+
 bool has_gil() {
     static auto check = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
     return check && check();

@@ -42,6 +42,7 @@ void run_hooks_after(Lock& lock, CallSite& site, u64 number);
 
 extern std::atomic<bool> gil_is_watched;
 extern std::atomic<u32 (*)()> site_of_caller;  // nullptr: not wanted
+u32 place_of_caller();  // … or the one that the thread acts for
 bool has_gil();  // true too where there is no Python any more, false where there never was
 
 #define CALL(name) \
@@ -56,8 +57,7 @@ CUresult api_call(CallSite& site, Body&& body, bool needs_init = true) {
     if (d.forked) return site.works_after_fork ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
     if (this_thread().driver_thread) return CUDA_ERROR_NOT_PERMITTED;  // called from a host function
     // Before the lock: a place that was never seen takes the GIL.
-    auto find_site = site_of_caller.load(std::memory_order_relaxed);
-    u32 place = find_site ? find_site() : 0;
+    u32 place = place_of_caller();
     Lock lock(d.mutex);
     u64 number = ++site.count;
     if (gil_is_watched && has_gil()) site.with_gil++;

@@ -10,7 +10,7 @@ namespace sim {
 
 namespace {
 
-thread_local u32 site_of_call = 0;
+thread_local u32 site_of_call = 0, own_site = 0;
 
 // The stream with this handle in a context; nullptr: the stream is gone.
 Stream* stream_in(void* context, void* handle) {
@@ -28,9 +28,14 @@ Stream* stream_in(void* context, void* handle) {
 }
 
 struct Simulated {
-    static void find_site() {
-        auto find = site_of_caller.load(std::memory_order_relaxed);
-        site_of_call = find ? find() : 0;
+    static void find_site() { site_of_call = place_of_caller(); }
+    static u32 site_of_caller() { return place_of_caller(); }
+
+    static void act_for(u32 site) {
+        u32& place = this_thread().acts_for;
+        if (!place) own_site = site_of_call;
+        place = site;
+        site_of_call = site ? site : own_site;
     }
 
     static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }

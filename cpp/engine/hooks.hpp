@@ -47,5 +47,9 @@ struct xlogmem_check_hooks {
     void (*replaces_pool)(int begun);
     // The calling thread's queries are a library's, for buffers of its own, until this is 0: they order nothing.
     void (*queries_for_itself)(int begun);
+    // The calling thread's place in the program, as a number; 0: there is none. May take the GIL, as find_site may.
+    uint32_t (*site_of_caller)(void);
+    // The calling thread does what was requested at this place, until this is 0: reports and calls of the driver have it.
+    void (*act_for)(uint32_t site);
 };
 }

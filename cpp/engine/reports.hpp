@@ -27,7 +27,8 @@ struct Reported {
 
 // The table of a front end. `FrontEnd` has static functions: find_site(); with(context, stream, feed), which calls
 // feed(Reported) under the front end's lock unless there is no driver any more; note(context, stream, piece), which may
-// feed the piece later; with_engine(feed); replaces_pool(begun); and queries_for_itself(begun).
+// feed the piece later; with_engine(feed); replaces_pool(begun); queries_for_itself(begun); site_of_caller(); and
+// act_for(site).
 template <class FrontEnd>
 struct Hooks {
     static void piece_allocated(void* context, void* stream, u64 address, u64 bytes, const char* tag, int pooled) {
@@ -59,7 +60,9 @@ struct Hooks {
                                                 window_closed,
                                                 piece_recorded,
                                                 FrontEnd::replaces_pool,
-                                                FrontEnd::queries_for_itself};
+                                                FrontEnd::queries_for_itself,
+                                                FrontEnd::site_of_caller,
+                                                FrontEnd::act_for};
         return &all;
     }
 };

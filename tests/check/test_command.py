@@ -281,6 +281,7 @@ def test_a_program_that_fails_has_a_status_of_its_own(check):
 @pytest.mark.parametrize(("end", "how", "status"), [
     ("raise KeyError('x')", "ended early, with KeyError at program.py:{line}", 1),
     ("import json; json.loads('{')", "ended early, with JSONDecodeError at program.py:{line}", 1),
+    ("import xlogmem; xlogmem.use(1, reed=2)", "ended early, with TypeError at program.py:{line}", 1),
     ("raise SystemExit(7)", "ended with status 7", 7),
     ("os.kill(os.getpid(), 11)", "was ended by SIGSEGV", -11),
     ("os.kill(os.getpid(), 40)", "was ended by signal 40", -40),

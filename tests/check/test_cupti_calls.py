@@ -7,7 +7,8 @@ import re
 import pytest
 from calls_without_meaning import WITHOUT_MEANING
 from cupti_library import NEEDED, library
-from fabricated import NEWER, Program, header, layouts, numbers, parameters_of
+from fabricated import NEWER, A, B, C, Program, X, Y, header, layouts, numbers, parameters_of
+from scenes_of_pools import PIECE, hooks
 
 NOTHING, MODELLED, COUNTED = 0, 1, 2
 NEWEST_OF_CUDA_3 = 234
@@ -111,6 +112,23 @@ def test_a_finding_names_the_call_as_the_documentation_does():
     assert (finding["first"]["name"], finding["second"]["name"]) == ("cuMemsetD8Async", "cuMemcpyHtoDAsync")
     assert 0 < finding["first"]["site"] < finding["second"]["site"] == program.site
     assert finding["block"]["begin"] == 0x7000_0000_0000
+
+
+def test_work_that_a_thread_does_for_another_place_has_that_place():
+    program = Program(library())
+    table = hooks(program)
+    program.fill(X, B)
+    requested = table.site_of_caller()
+    program.synchronize(C)
+    table.find_site()
+    table.act_for(requested)
+    program.free(X, A)
+    table.act_for(0)
+    table.piece_allocated(program.context, A, Y, 8, None, PIECE)        # of the thread itself again
+    program.fill(Y, B)
+    free, allocation = program.report()["findings"]
+    assert free["second"]["site"] == requested == free["first"]["site"]
+    assert allocation["first"]["site"] == requested + 1
 
 
 def test_numbers_that_mean_nothing_are_ignored():

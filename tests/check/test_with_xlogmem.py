@@ -94,6 +94,53 @@ def test_the_use_that_a_repair_names_repairs_the_program(check, resource, second
     assert (done.returncode, document["findings"]) == (0, []), done.stderr
 
 
+FREED_LATER = """
+import sys
+import xlogmem
+from cuda.bindings import driver as cuda
+resource, way, *fixed = sys.argv[1:]
+runtime = xlogmem.DeviceRuntime(resource=getattr(xlogmem, resource)())
+a, b = runtime.acquire_stream(), runtime.acquire_stream()
+block = runtime.allocate(1024, a)
+runtime.synchronize()
+cuda.cuMemsetD8Async(block.ptr, 7, 1024, b.handle)              # undeclared
+if fixed:
+    b.synchronize()
+if way == "dropped":
+    del block                                                   # dropped
+elif way == "cycle":
+    cycle = [block]
+    cycle.append(cycle)
+    del block, cycle
+    __import__("gc").collect()                                  # cycle
+else:
+    with xlogmem.use(a, read=block):
+        block.free()                                            # window
+after = runtime.allocate(1024, a)                               # carried out
+with xlogmem.use(a, write=after):
+    cuda.cuMemsetD8Async(after.ptr, 8, 1024, a.handle)
+runtime.synchronize()
+"""
+
+
+@pytest.mark.parametrize("way", ["dropped", "cycle", "window"])
+@pytest.mark.parametrize(("resource", "freed"), [
+    ("AsyncMemoryResource", "second"), ("PoolMemoryResource", "freed")])
+def test_a_free_has_the_place_that_requested_it(check, resource, freed, way):
+    done, document = check(FREED_LATER, resource, way)
+    assert done.returncode == 1, done.stderr
+    finding = document["findings"][0]
+    places = finding[freed]["stack"] if freed == "second" else finding[freed]
+    assert [frame["line"] for frame in places] == [line_of(FREED_LATER, f"# {way}")], done.stderr
+
+
+@pytest.mark.parametrize("way", ["dropped", "cycle", "window"])
+@pytest.mark.parametrize("resource", ["AsyncMemoryResource", "PoolMemoryResource"])
+def test_a_late_free_in_order_is_silent(check, resource, way):
+    done, document = check(FREED_LATER, resource, way, "fixed")
+    assert (done.returncode, document["findings"]) == (0, []), done.stderr
+
+
 @pytest.mark.parametrize(("line", "name"), [
     ("x = runtime.allocate(1 << 20, s)", "x"), ("a, b = f(1), f(2)", "…"), ("x = f(g(1))", "…"), ("x = f(y * 2)", "…"),
     ("x = y", "…"), ("x.y = f(1)", "…"), ("x = f(1,", "…"), ("", "…")])

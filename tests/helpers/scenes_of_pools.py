@@ -22,7 +22,8 @@ class Hooks(ctypes.Structure):
                 ("piece_freed", ctypes.CFUNCTYPE(None, u64, u64, u64, ctypes.c_int, ctypes.c_int)),
                 ("windows", u64 * 2), ("piece_recorded", ctypes.CFUNCTYPE(None, u64, u64, u64)),
                 ("replaces_pool", ctypes.CFUNCTYPE(None, ctypes.c_int)),
-                ("queries_for_itself", ctypes.CFUNCTYPE(None, ctypes.c_int))]
+                ("queries_for_itself", ctypes.CFUNCTYPE(None, ctypes.c_int)),
+                ("site_of_caller", ctypes.CFUNCTYPE(u32)), ("act_for", ctypes.CFUNCTYPE(None, u32))]
 
 
 def hooks(p: Program) -> Hooks:

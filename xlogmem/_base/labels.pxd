@@ -9,6 +9,7 @@ cdef cppclass Label:
     atomic[uint64_t] references     # of C structures; where there is none, `sweep` may delete it
     void* object                    # what it stands for: a str, or a `Stack`
     uint32_t number                 # of a tag, by which a history names it, from 1 and never used again; else 0
+    uint32_t place                  # of a stack: its number in `xlogmem check`; 0: none
 
 
 # These need no lock and no GIL; NULL is no label.
@@ -46,6 +47,10 @@ cdef int line_of(object code, Py_ssize_t instruction) except -1
 # Call with the GIL; these return a new reference.
 cdef Label* label_of_tag(str tag) except? NULL
 cdef Label* label_of_stack(int depth) except? NULL
+
+# For `xlogmem check`: `find` numbers the stack of a call.
+ctypedef uint32_t (*PlaceFinder)() noexcept nogil
+cdef void number_places(PlaceFinder find) noexcept
 
 cdef inline Label* stack_for(int depth) except? NULL:
     """The stack of this call, for a resource that wants `depth` frames; NULL if `depth` is 0."""

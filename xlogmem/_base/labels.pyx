@@ -79,6 +79,7 @@ cdef size_t sweep_at = UNUSED
 cdef uint32_t tags_numbered = 0
 cdef bint all_are_kept = False
 cdef TagSeen tag_seen = NULL
+cdef PlaceFinder place_finder = NULL
 
 
 cdef Label* interned(object key) except? NULL:
@@ -96,7 +97,7 @@ cdef Label* intern(object key, object value) except NULL:
     label = make_new[Label]()
     label.references.store(1)
     label.object = <void*>value
-    label.number = 0
+    label.number = label.place = 0
     Py_INCREF(value)
     numbers[key] = labels.size()
     labels.push_back(label)
@@ -158,9 +159,16 @@ cdef Label* label_of_stack(int depth) except? NULL:
         for i in range(places.size()):                  # the key is right for as long as these live
             Py_XINCREF(places[i].code)
         label = intern(key, stack)
+        if place_finder != NULL:
+            label.place = place_finder()
     for i in range(places.size()):
         Py_XDECREF(places[i].code)
     return label
+
+
+cdef void number_places(PlaceFinder find) noexcept:
+    global place_finder
+    place_finder = find
 
 
 cdef int parse_depth(object depth) except -1:

@@ -11,6 +11,7 @@ __all__ = ["Frame", "is_of_program", "place_in"]
 
 _library = {str(Path(path).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
             if (path := sysconfig.get_path(name))}
+COMPILED = (".pyx", ".pxi", ".pxd")
 _package = str(Path(__file__).resolve().parents[1])
 
 
@@ -51,6 +52,8 @@ def is_of_program(file: str) -> bool:
         path = Path(file).resolve()
     except (OSError, ValueError, RuntimeError):         # no name of a file, or links in a circle
         return True
+    if path.suffix in COMPILED and not path.exists():   # Cython code of a library, in a traceback
+        return False
     return "site-packages" not in path.parts and not any(path.is_relative_to(one) for one in (*_library, _package))
 
 

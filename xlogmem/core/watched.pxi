@@ -11,7 +11,7 @@
 from cpython.unicode cimport PyUnicode_AsUTF8
 
 from xlogmem._base.cpp cimport make_new
-from xlogmem._base.labels cimport Label, utf8_of_tag
+from xlogmem._base.labels cimport Label, PlaceFinder, number_places, utf8_of_tag
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, FrontierTable
 
 
@@ -33,6 +33,11 @@ cdef extern from "engine/hooks.hpp" nogil:
         void (*window_opened)(uint64_t window, void* context, void* stream, const xlogmem_check_range* ranges,
                               size_t count) noexcept nogil
         void (*window_closed)(uint64_t window) noexcept nogil
+        PlaceFinder site_of_caller
+        void (*act_for)(uint32_t site) noexcept nogil
+
+cdef enum:
+    FRAMES_OF_A_PLACE = 12                          # as many as the check looks at: xlogmem/check/sites.hpp
 
 cdef xlogmem_check_hooks* hooks = NULL              # set once, before the first runtime is made
 
@@ -51,6 +56,7 @@ cdef void set_hooks(size_t address) noexcept:
     """Set the hooks for runtimes that are made from now on."""
     global hooks
     hooks = <xlogmem_check_hooks*>address
+    number_places(hooks.site_of_caller)
 
 
 cdef ResourceTable* watched(OrderState* order, ResourceTable* resource) noexcept:
@@ -72,7 +78,7 @@ cdef ResourceTable* watched(OrderState* order, ResourceTable* resource) noexcept
         watch.table.settled = watched_settled
     if resource.evicted != NULL:
         watch.table.evicted = watched_evicted
-    watch.table.stack_depth = resource.stack_depth if resource.stack_depth else 1
+    watch.table.stack_depth = resource.stack_depth if resource.stack_depth else FRAMES_OF_A_PLACE
     if resource.frontiers != NULL:
         watch.frontiers = resource.frontiers[0]
         watch.frontiers.allocate = watched_allocate_from_pool
@@ -116,13 +122,23 @@ cdef int watched_allocate(void* self, Allocation* wanted, Failure* failure) exce
     return 0
 
 
+cdef inline void begin_free(Allocation* freed) noexcept nogil:
+    """Let the free have the place of the drop, or of the call that requested it, however late it is carried out."""
+    if freed.stack != NULL:
+        hooks.act_for(freed.stack.place)
+
+
 cdef int watched_deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
     """Report the free before carrying it out: afterwards another thread may have the memory."""
     cdef Watched* watch = <Watched*>self
+    begin_free(freed)
     hooks.piece_freed(watch.order.context, freed.handle, freed.ptr,
                       XLOGMEM_CHECK_BY_HOST if watch.table.order == HOST_SYNCHRONOUS else XLOGMEM_CHECK_ORDERED,
                       watch.table.guard != NULL)
-    return watch.watched_resource.deallocate(watch.watched_resource.self, freed, failure)
+    try:
+        return watch.watched_resource.deallocate(watch.watched_resource.self, freed, failure)
+    finally:
+        hooks.act_for(0)
 
 
 cdef int watched_allocate_from_pool(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
@@ -135,8 +151,10 @@ cdef int watched_allocate_from_pool(void* self, Allocation* wanted, Failure* fai
 
 cdef void watched_deallocate_into_pool(void* self, Allocation* freed, vector[Dependency]* frontier) noexcept nogil:
     cdef Watched* watch = <Watched*>self
+    begin_free(freed)
     hooks.piece_freed(watch.order.context, freed.handle, freed.ptr, XLOGMEM_CHECK_LATER, watch.table.guard != NULL)
     watch.watched_resource.frontiers.deallocate(watch.watched_resource.self, freed, frontier)
+    hooks.act_for(0)
 
 
 # ---------------------------------------------------------------------------------------------- the rest is passed on
