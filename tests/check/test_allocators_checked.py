@@ -48,8 +48,8 @@ with b:
 b.wait_event(a.record())
 with b, use(b, read=x, write=y):
     cupy.add(x, 1, out=y)                                   # the first
-del x
-xlogmem.get_runtime().reap_pending(blocking=False)          # the second
+del x                                                       # the second
+xlogmem.get_runtime().reap_pending(blocking=False)
 b.synchronize()
 """
 NUMBA = HEAD + """
