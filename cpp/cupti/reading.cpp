@@ -28,15 +28,16 @@ enum class Says : u8 { Nothing, Unused, Used };
 struct WordVerdict {
     Says says;
     Role role;
+    LaunchNumbers numbers;
 };
 
 WordVerdict verdict_of(const CodeFacts& facts, u32 offset) {
-    if (!facts.followed) return {Says::Nothing, Role::Unknown};
-    for (const Pointer& pointer : facts.pointers)
-        if (pointer.offset == offset) return {Says::Used, pointer.role};
+    if (!facts.followed) return {Says::Nothing, Role::Unknown, {}};
+    for (std::size_t i = 0; i < facts.pointers.size(); i++)
+        if (facts.pointers[i].offset == offset) return {Says::Used, facts.pointers[i].role, facts.numbers[i]};
     for (const Parameter& parameter : facts.open)
-        if (offset - parameter.offset < parameter.size) return {Says::Nothing, Role::Unknown};
-    return {Says::Unused, Role::Unknown};
+        if (offset - parameter.offset < parameter.size) return {Says::Nothing, Role::Unknown, {}};
+    return {Says::Unused, Role::Unknown, {}};
 }
 
 }  // namespace
@@ -51,10 +52,14 @@ void Front::read_codes(const std::vector<FoundCode>& codes) {
                 WordVerdict verdict = verdict_of(other->facts, word.offset);
                 if (verdict.says != all.says) all.says = Says::Nothing;
                 if (verdict.role != all.role) all.role = Role::Unknown;
+                all.numbers.added |= verdict.numbers.added;
+                all.numbers.deciding |= verdict.numbers.deciding;
             }
             if (all.says == Says::Nothing) continue;
             engine().settle(word.number, all.says == Says::Used);
-            if (all.says == Says::Used) engine().learn(word.number, all.role);
+            if (all.says != Says::Used) continue;
+            engine().learn(word.number, all.role);
+            engine().limit(word.number, all.numbers);
         }
         first = last;
     }

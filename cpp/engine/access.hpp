@@ -101,6 +101,18 @@ inline Meeting meeting(const Access& a, const Access& b) {
     return meeting_of_rows(a.rows, a.begin, a.end, b.rows, b.begin, b.end);
 }
 
+// True if `exact` is all of the memory that the kernel's pointer is in: wherever the kernel goes there, the two meet.
+// Between the pieces of a cut block the extent of a pointer is one byte, and says nothing.
+inline bool is_whole(const Access& exact, const Access& kernel) {
+    return !exact.anchor && !exact.rows.pitch && kernel.anchor && kernel.end - kernel.begin > 1 &&
+           exact.begin <= kernel.begin && kernel.end <= exact.end;
+}
+
+// True if it is not known where one of the two goes, and it may be past the other.
+inline bool may_miss(const Access& first, const Access& second) {
+    return (first.moved && !is_whole(second, first)) || (second.moved && !is_whole(first, second));
+}
+
 // True if nothing shows that the kernel uses the bytes.
 inline bool is_weak(const Access& access) { return access.found || access.absent; }
 
@@ -118,7 +130,7 @@ inline Verdict judge(const Access& first, const Access& second) {
     weak |= first.role == Role::Atomic && second.role == Role::Atomic;
     Meeting common = meeting(first, second);
     if (common == Meeting::None) return Verdict::Fine;
-    bool there = !weak && !first.moved && !second.moved && common == Meeting::Certain;
+    bool there = !weak && !may_miss(first, second) && common == Meeting::Certain;
     if (writes(first.role) || writes(second.role)) return there ? Verdict::Certain : Verdict::Possible;
     bool unknown = first.role == Role::Unknown || second.role == Role::Unknown;
     return unknown ? Verdict::Possible : Verdict::Fine;

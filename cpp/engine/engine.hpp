@@ -108,15 +108,22 @@ class Engine {
         if (Block* block = blocks_.find(address)) ranges.push_back(anchored(*block, address, role));
     }
     // The same, for a numbered word of a launch about which more is known: see launched.hpp.
-    void add_pointer(std::vector<Range>& ranges, u64 address, const Through& through, const LaunchOrigin& origin);
+    void add_pointer(std::vector<Range>& ranges, u64 address, const Through& through,
+                     const KernelWords::Launch& launch);
+    // For the launch that comes next: its numbers are to be filled in.
+    KernelWords::Launch& new_launch() {
+        launch_.numbers.clear();
+        return launch_;
+    }
     // Adds such a word and returns its number. A role learned later also holds for earlier accesses through the word.
     u32 add_word();
     void learn(u32 word, Role role);
     bool is_known(u32 word) const { return words_.is_known(word); }
-    // A kernel may access memory elsewhere than its pointer says: races there are possible at most.
-    void doubt(u32 word);
-    // The kernel's code was read: the kernel uses the word as an address, or never does.
+    // The numbers in these places vary between launches on the same memory, and between two on different streams.
+    void vary(u32 word, ParameterPlaces anywhere, ParameterPlaces between_streams);
+    // The kernel's code was read: the kernel uses the word as an address, or never does; and these numbers matter.
     void settle(u32 word, bool used);
+    void limit(u32 word, const LaunchNumbers& numbers);
     // Words about which a finding, or a finding that is kept aside, needs to know more.
     std::set<u32> open_words() const;
     // The launch at this time has changed the memory behind the word, which held this address.
@@ -185,6 +192,7 @@ class Engine {
     Findings findings_;
     Declared declared_;
     KernelWords words_;
+    KernelWords::Launch launch_;
     WithheldFrees withheld_;
     std::vector<std::string> names_{"", "allocate", "deallocate", "use"};
     std::unordered_map<std::string, u32> numbers_{
@@ -224,6 +232,7 @@ class Engine {
     const Clock& clock_of(const Stream* stream) const { return stream ? stream->clock : order_.host(); }
     static Verdict verdict_of(const Finding& finding);
     void judge_again(u32 word);
+    void note_varied(u32 word);
     Idle idle_wait(const Access& first, const Access& second) const;
     static void note_wait(Stream& stream, Operation what, const Event* event);
     Finding finding_of(Kind kind, const Access& first, const Access& second, const Block& block) const;

@@ -9,12 +9,12 @@ class Launched {
   public:
     // `space` has the values of all parameters, at their offsets; the ranges are added to `ranges`.
     Launched(Engine& engine, const Stream& stream, const std::vector<u8>& space, std::vector<Range>& ranges)
-        : engine_(engine), space_(space), ranges_(ranges) {
+        : engine_(engine), space_(space), ranges_(ranges), launch_(engine.new_launch()) {
         ranges_.clear();
-        origin_.stream = stream.id;
+        launch_.stream = stream.id;
         for (std::size_t offset = 0; offset < space.size(); offset += 8) {
             u64 value = word(offset);
-            if (!engine.find(value)) origin_.numbers = LaunchOrigin::mixed(origin_.numbers, value);
+            launch_.numbers.push_back(engine.find(value) ? 0 : value);
         }
     }
 
@@ -22,11 +22,11 @@ class Launched {
 
     // Adds the access of the kernel through the word at this offset.
     void add(std::size_t offset, const Through& through) {
-        if (offset + 8 <= space_.size()) engine_.add_pointer(ranges_, word(offset), through, origin_);
+        if (offset + 8 <= space_.size()) engine_.add_pointer(ranges_, word(offset), through, launch_);
     }
 
     // Adds an access of the kernel to this address, whatever the word.
-    void add_anchored(u64 address, const Through& through) { engine_.add_pointer(ranges_, address, through, origin_); }
+    void add_anchored(u64 address, const Through& through) { engine_.add_pointer(ranges_, address, through, launch_); }
 
     // Adds an access of the kernel to exactly these bytes.
     void add_exact(u64 begin, u64 end, Role role, const Rows& rows) { ranges_.push_back({begin, end, role, 0, rows}); }
@@ -35,7 +35,7 @@ class Launched {
     Engine& engine_;
     const std::vector<u8>& space_;
     std::vector<Range>& ranges_;
-    LaunchOrigin origin_;
+    KernelWords::Launch& launch_;
 };
 
 }  // namespace check

@@ -219,8 +219,10 @@ bool Player::on_rest(const std::string& call) {
         engine_.add_word();
     } else if (call == ":learn-word") {
         engine_.learn(u32(number(1)), Role(number(2)));
-    } else if (call == ":doubt-word") {
-        engine_.doubt(u32(number(1)));
+    } else if (call == ":vary-word") {
+        engine_.vary(u32(number(1)), number(2), number(3));
+    } else if (call == ":limit-word") {
+        engine_.limit(u32(number(1)), {number(2), number(3)});
     } else if (call == ":settle-word") {
         engine_.settle(u32(number(1)), number(2));
     } else if (call == ":saw-write") {

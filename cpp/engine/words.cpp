@@ -2,6 +2,8 @@
 #include "engine.hpp"
 #include "trace.hpp"
 
+#include <utility>
+
 namespace check {
 
 bool KernelWords::learn(u32 word, Role role) {
@@ -12,10 +14,21 @@ bool KernelWords::learn(u32 word, Role role) {
     return is_new;
 }
 
-bool KernelWords::doubt(u32 word) {
-    bool is_new = word && !all_[word].moved;
-    if (is_new) all_[word].moved = true;
+bool KernelWords::vary(u32 word, ParameterPlaces anywhere, ParameterPlaces between_streams) {
+    if (!word) return false;
+    Word& of = all_[word];
+    bool is_new = (anywhere & ~of.varied) || (between_streams & ~of.varied_between_streams);
+    of.varied |= anywhere;
+    of.varied_between_streams |= between_streams;
     return is_new;
+}
+
+bool KernelWords::limit(u32 word, const LaunchNumbers& numbers) {
+    if (!word) return false;
+    Word& of = all_[word];
+    bool before = of.is_moved();
+    of.numbers = numbers;
+    return of.is_moved() != before;
 }
 
 bool KernelWords::settle(u32 word, bool used) {
@@ -24,15 +37,35 @@ bool KernelWords::settle(u32 word, bool used) {
     return is_new;
 }
 
-bool KernelWords::launch(u32 word, u64 address, const LaunchOrigin& origin) {
+namespace {
+
+ParameterPlaces different_places(const std::vector<u64>& a, const std::vector<u64>& b) {
+    ParameterPlaces places = 0;
+    for (std::size_t i = 0; i < std::min(a.size(), b.size()); i++) {
+        u64 different = a[i] ^ b[i];
+        if (u32(different)) places |= place_in_parameters(u32(8 * i));
+        if (different >> 32) places |= place_in_parameters(u32(8 * i + 4));
+    }
+    return places;
+}
+
+}  // namespace
+
+bool KernelWords::launch(u32 word, u64 address, const Block& block, const Launch& launch) {
     Word& of = all_[word];
     for (Last& last : of.last) {
-        if (last.address != address || !last.origin.stream) continue;
-        bool moved = last.origin.numbers != origin.numbers && last.origin.stream != origin.stream;
-        last.origin = origin;
-        return moved;
+        if (last.address != address || last.generation != block.generation || !last.stream) continue;
+        bool other_stream = std::exchange(last.stream, launch.stream) != launch.stream;
+        if (last.numbers == launch.numbers) return false;
+        ParameterPlaces places = different_places(last.numbers, launch.numbers);
+        last.numbers = launch.numbers;
+        return vary(word, places, other_stream ? places : 0);
     }
-    of.last[of.newest++ % of.last.size()] = {address, origin};
+    Last& oldest = of.last[of.newest++ % of.last.size()];
+    oldest.address = address;
+    oldest.generation = block.generation;
+    oldest.stream = launch.stream;
+    oldest.numbers = launch.numbers;
     return false;
 }
 
@@ -55,14 +88,15 @@ void Engine::learn(u32 word, Role role) {
     if (words_.learn(word, role)) judge_again(word);
 }
 
-void Engine::add_pointer(std::vector<Range>& ranges, u64 address, const Through& through, const LaunchOrigin& origin) {
+void Engine::add_pointer(std::vector<Range>& ranges, u64 address, const Through& through,
+                         const KernelWords::Launch& launch) {
     Block* block = blocks_.find(address);
     if (!block) return;
     ranges.push_back(anchored(*block, address, through.role));
     ranges.back().word = through.word;
     ranges.back().absent = through.absent;
     ranges.back().found = through.found;
-    if (through.word && words_.launch(through.word, address, origin)) doubt(through.word);
+    if (through.word && words_.launch(through.word, address, *block, launch)) note_varied(through.word);
 }
 
 void Engine::settle(u32 word, bool used) {
@@ -97,9 +131,18 @@ void Engine::saw_write(u32 word, Time time, u64 address) {
     });
 }
 
-void Engine::doubt(u32 word) {
-    if (trace_) trace_->line(":doubt-word", word);
-    if (words_.doubt(word)) judge_again(word);
+void Engine::note_varied(u32 word) {
+    if (trace_) trace_->line(":vary-word", word, words_.varied(word), words_.varied_between_streams(word));
+    judge_again(word);
+}
+
+void Engine::vary(u32 word, ParameterPlaces anywhere, ParameterPlaces between_streams) {
+    if (words_.vary(word, anywhere, between_streams)) note_varied(word);
+}
+
+void Engine::limit(u32 word, const LaunchNumbers& numbers) {
+    if (trace_) trace_->line(":limit-word", word, numbers.added, numbers.deciding);
+    if (words_.limit(word, numbers)) judge_again(word);
 }
 
 }  // namespace check

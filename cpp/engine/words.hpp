@@ -4,26 +4,21 @@
 // number. A fact learned about a word later also holds for earlier accesses through the word, in findings too: that the
 // kernel reads or writes through it; that the kernel goes somewhere else than to where the pointer points; and, for an
 // address that was found in a struct, whether the kernel's code uses the word as an address at all.
+//
+// *Somewhere else*: where a kernel works on the parts of an array, one after the other, it is often handed the same
+// pointer, and a number to add. So a pointer does not say where the kernel goes if the numbers beside the pointer vary
+// between launches on the same memory. Which numbers matter is known once the kernel's code was read: those that are
+// added to the address. A step or a learning rate is none of them. Until then, and for numbers on which branches of the
+// code depend, any number counts that varies between streams.
 #pragma once
 
-#include "access.hpp"
+#include "blocks.hpp"
+#include "launch_numbers.hpp"
 
 #include <array>
 #include <vector>
 
 namespace check {
-
-// Where one stream works on the beginning of an array and the next on its middle, a kernel is often handed the same
-// pointer and another number to add to it. Such a pointer does not say where the kernel goes.
-struct LaunchOrigin {
-    u64 numbers = 0, stream = 0;
-
-    // `numbers` is mixed from all values that the kernel is handed, except addresses of memory.
-    static u64 mixed(u64 numbers, u64 value) {
-        numbers = (numbers ^ value) * 0x9E3779B97F4A7C15ull;
-        return numbers ^ numbers >> 29;
-    }
-};
 
 // The access of a launch through a word of its kernel's parameters.
 struct Through {
@@ -34,16 +29,26 @@ struct Through {
 
 class KernelWords {
   public:
+    // What a launch is handed: its parameters by words of eight bytes, with zeros for addresses of memory.
+    struct Launch {
+        u64 stream = 0;
+        std::vector<u64> numbers;
+    };
     u32 add() {
         all_.push_back({});
         return u32(all_.size() - 1);
     }
     bool learn(u32 word, Role role);  // false: nothing new
-    bool doubt(u32 word);
     // Notes that the kernel's code uses the word as an address, or that it does not.
     bool settle(u32 word, bool used);
-    // True if this launch differs from the last one with the same address both in its numbers and in its stream.
-    bool launch(u32 word, u64 address, const LaunchOrigin& origin);
+    // Notes a launch with this address in this block. True if it makes the numbers beside the word vary in a new place.
+    bool launch(u32 word, u64 address, const Block& block, const Launch& launch);
+    // Notes that these numbers vary: between any two launches, and between two on different streams.
+    bool vary(u32 word, ParameterPlaces anywhere, ParameterPlaces between_streams);
+    // Notes the numbers that matter, as the kernel's code says.
+    bool limit(u32 word, const LaunchNumbers& numbers);
+    ParameterPlaces varied(u32 word) const { return all_[word].varied; }
+    ParameterPlaces varied_between_streams(u32 word) const { return all_[word].varied_between_streams; }
     bool is_known(u32 word) const { return all_[word].role != Role::Unknown; }
     bool is_settled(u32 word) const { return all_[word].code != Code::NotRead; }
     void refresh(Access& access) const {
@@ -54,7 +59,7 @@ class KernelWords {
             access.maybe_end = false;  // through the end of its memory a kernel does nothing
         }
         if (access.role == Role::Write && word.role == Role::Atomic) access.role = Role::Atomic;
-        access.moved |= word.moved;
+        access.moved = word.is_moved();
         access.found &= word.code != Code::Uses;
         access.unused |= word.code == Code::DoesNotUse;
     }
@@ -62,15 +67,20 @@ class KernelWords {
   private:
     enum class Code : u8 { NotRead, Uses, DoesNotUse };
     struct Last {
-        u64 address = 0;
-        LaunchOrigin origin;
+        u64 address = 0, generation = 0, stream = 0;
+        std::vector<u64> numbers;
     };
     struct Word {
         Role role = Role::Unknown;
-        bool moved = false;
         Code code = Code::NotRead;
+        LaunchNumbers numbers;
+        ParameterPlaces varied = 0, varied_between_streams = 0;
         std::array<Last, 8> last;  // for the last few addresses that it had
         u32 newest = 0;
+
+        bool is_moved() const {
+            return (varied & numbers.added) || (varied_between_streams & (numbers.added | numbers.deciding));
+        }
     };
     std::vector<Word> all_{1};  // 0 is none
 };

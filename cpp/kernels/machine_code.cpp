@@ -6,6 +6,7 @@
 #include "machine_code.hpp"
 
 #include "lives.hpp"
+#include "numbers.hpp"
 
 #include <algorithm>
 #include <numeric>
@@ -183,6 +184,7 @@ CodeFacts facts_of_code(std::string_view listing, const std::vector<Parameter>& 
     machine::Evidence evidence(flow.origins(), parameters);
     flow.collect(evidence);
     evidence.add_to(&facts);
+    facts.numbers = machine::numbers_of(facts.pointers, code, blocks, *layout);
     facts.followed = true;
     return facts;
 }

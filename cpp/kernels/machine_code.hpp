@@ -3,6 +3,8 @@
 
 #include "facts.hpp"
 
+#include "engine/launch_numbers.hpp"
+
 #include <string_view>
 
 namespace check {
@@ -18,6 +20,7 @@ struct Jump {
 struct CodeFacts {
     bool followed = false;          // false: the code is not understood, and nothing is known
     std::vector<Pointer> pointers;  // words through which the code reads or writes
+    std::vector<LaunchNumbers> numbers;  // that matter to each pointer
     std::vector<Parameter> open;    // words, and whole parameters, of which it is not known what is done with them
 };
 

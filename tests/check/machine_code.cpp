@@ -55,12 +55,24 @@ Head head_of(const std::string& line) {
     return head;
 }
 
+// The offsets of places: "all" where everything is meant.
+std::string text_of(ParameterPlaces places) {
+    std::string text;
+    for (u32 offset = 0; offset < 256; offset += 4)
+        if (places & place_in_parameters(offset)) text += (text.empty() ? "" : ",") + std::to_string(offset);
+    return ~places ? text : "all";
+}
+
 void print(const std::string& name, const CodeFacts& facts) {
     std::cout << name << "| " << facts.followed << " |";
     for (const Pointer& pointer : facts.pointers)
         std::cout << " " << pointer.offset << ":" << kRoles[int(pointer.role)];
     std::cout << " |";
     for (const Parameter& open : facts.open) std::cout << " " << open.offset << "+" << open.size;
+    std::cout << " |";
+    for (std::size_t i = 0; i < facts.numbers.size(); i++)
+        std::cout << " " << facts.pointers[i].offset << ":" << text_of(facts.numbers[i].added) << "/"
+                  << text_of(facts.numbers[i].deciding);
     std::cout << "\n";
 }
 

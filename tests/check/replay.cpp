@@ -52,6 +52,7 @@ class Replay {
     std::map<std::string, u32> kernel_words_;
     std::map<std::string, Time> launches_;  // the last one through a word
     std::map<std::string, std::pair<Operation, Time>> newest_;  // work, by the name of its stream
+    KernelWords::Launch launch_;  // its numbers
     u64 next_handle_ = 0x100, next_address_ = 0x7f0000000000;
     Words words_;
     Operation what_;
@@ -123,20 +124,20 @@ u64 Replay::address(const std::string& text) const {
 // Through a word of the kernel's parameters, where one is named.
 Range Replay::pointer(const std::string& text, Role role, const std::string& more) {
     std::vector<Range> ranges;
-    engine_.add_pointer(ranges, address(text), role);
-    if (ranges.empty()) return {};
-    ranges[0].absent = more.find('~') != std::string::npos;
-    ranges[0].found = more.find('?') != std::string::npos;
+    Through through{0, role, more.find('?') != std::string::npos, more.find('~') != std::string::npos};
     std::size_t named = more.find('#');
-    if (named == std::string::npos) return ranges[0];
-    auto made = kernel_words_.try_emplace(more.substr(named + 1), 0);
-    if (made.second) made.first->second = engine_.add_word();
-    ranges[0].word = made.first->second;
-    return ranges[0];
+    if (named != std::string::npos) {
+        auto made = kernel_words_.try_emplace(more.substr(named + 1), 0);
+        if (made.second) made.first->second = engine_.add_word();
+        through.word = made.first->second;
+    }
+    engine_.add_pointer(ranges, address(text), through, launch_);
+    return ranges.empty() ? Range{} : ranges[0];
 }
 
 // p[0:64]:write is exactly these bytes, p[0:36/16:4]:write of these rows of 4 bytes that begin 16 bytes apart, p+8:write a kernel's pointer. Behind the role of a pointer: ~ if the kernel goes
-// somewhere else from there, ? if the address was found in a struct, #w where it stands in the word w.
+// somewhere else from there, ? if the address was found in a struct, #w where it stands in the word w. 16=7: the launch is
+// handed the number 7 at the offset 16.
 Range Replay::range(const std::string& text) {
     std::size_t colon = text.rfind(':'), open = text.find('['), more = std::min(text.find_first_of("~?#"), text.size());
     auto role = kRoles.find(text.substr(colon + 1, more - colon - 1));
@@ -292,13 +293,25 @@ bool Replay::on_declarations() {
     return true;
 }
 
-// settle w used, settle w unused: the kernel's code was read. saw-write w p: the last launch with the word w has changed p.
+// The places behind `name=`, by their offsets.
+ParameterPlaces places_in(const std::string& list) {
+    ParameterPlaces places = 0;
+    std::istringstream offsets(list.substr(list.find('=') + 1));
+    for (std::string offset; std::getline(offsets, offset, ',');)
+        if (!offset.empty()) places |= place_in_parameters(u32(std::stoul(offset)));
+    return places;
+}
+
+// settle w used, settle w unused: the kernel's code was read. limit w added=16 deciding=20,24: these numbers matter.
+// saw-write w p: the last launch with the word w has changed p.
 bool Replay::on_words() {
     const std::string& call = word(0);
-    if (call != "settle" && call != "learn-word" && call != "saw-write") return false;
+    if (call != "settle" && call != "learn-word" && call != "saw-write" && call != "limit") return false;
     u32 number = kernel_words_.at(word(1));
     if (call == "settle")
         engine_.settle(number, word(2) == "used");
+    else if (call == "limit")
+        engine_.limit(number, {places_in(word(2)), places_in(word(3))});
     else if (call == "learn-word")
         engine_.learn(number, kRoles.at(word(2)));
     else
@@ -308,9 +321,16 @@ bool Replay::on_words() {
 
 void Replay::run() {
     what_.name = engine_.name(word(2));
+    Stream* on = stream(word(1));
+    launch_ = {on->id, {}};
+    for (std::size_t equals; (equals = words_.back().find('=')) != std::string::npos; words_.pop_back()) {
+        std::size_t number = std::stoull(words_.back()) / 8;
+        if (launch_.numbers.size() <= number) launch_.numbers.resize(number + 1);
+        launch_.numbers[number] = std::stoull(words_.back().substr(equals + 1));
+    }
     std::vector<Range> ranges;
     for (std::size_t i = 3; i < words_.size(); i++) ranges.push_back(range(words_[i]));
-    Time time = engine_.work(*stream(word(1)), what_, ranges.data(), ranges.size());
+    Time time = engine_.work(*on, what_, ranges.data(), ranges.size());
     newest_[word(1)] = {what_, time};
     for (auto& [name, number] : kernel_words_)
         for (const Range& range : ranges)

@@ -1,6 +1,7 @@
 """What kernels' machine code does with their parameters: short pieces of code, and listings of compiled kernels."""
 from __future__ import annotations
 
+import itertools
 import shutil
 import struct
 import subprocess
@@ -19,7 +20,8 @@ from machine_listings import (
     listings_of,
     output_of,
 )
-from machine_pieces import JUMPS, PARAMETERS, PIECES, RW, A, R, U, W, piece
+from machine_pieces import JUMPS, NUMBERS, PARAMETERS, PIECES, RW, A, R, U, W, piece
+from sass_machine import block_of
 from sass_programs import Code
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
@@ -59,6 +61,22 @@ KERNELS = {
     "copied_in_bulk": ({0: W, 8: R, 16: RW}, set()),
     "maps_of_tensors": ({0: W}, {(192, 128), (320, 8)}),
 }
+# Numbers that are added to addresses, and those on which branches depend, by the offsets of the pointers: on sm_75.
+NUMBERS_OF_KERNELS = {
+    "a_load_and_a_store": ({0: set(), 8: set()}, {0: set(), 8: set()}),
+    "both": ({0: {8}}, {0: set()}),
+    "bytes_with_an_offset_of_32_bits": ({0: {8, 12}}, {0: set()}),
+    "a_loop": ({0: set(), 8: set()}, {0: {0, 4, 16}, 8: {0, 4, 16}}),
+    "under_conditions": ({0: set(), 8: set(), 16: set()}, {0: {24}, 8: {24}, 16: {24}}),
+    "chosen": ({0: {8, 12, 20}, 8: {0, 4, 20}}, {0: {16}, 8: {16}}),
+    "a_table_of_jumps": (dict.fromkeys(range(8, 48, 8), {56}) | {48: {0}}, dict.fromkeys(range(8, 56, 8), {0})),
+    "on_the_chip": ({8: {0, 4, 16}}, {8: set()}),
+    "from_another_lane": ({0: {8, 12}, 8: {0, 4}}, {0: set(), 8: set()}),
+    "called": ({16: set()}, {16: {0, 4, 8, 12, 32}}),
+    "handed_over": ({16: set()}, {16: None}),
+    "nested": ({24: set(), 64: set()}, {24: set(), 64: set()}),
+    "unused_fields": ({0: set(), 16: set()}, {0: set(), 16: set()}),
+}
 DIFFERENT = {
     # The address of the structure is that of the parameter in front of it and a constant.
     (75, "by_an_index_in_front"): ({}, {(0, 8), (8, 56)}),
@@ -82,6 +100,7 @@ def pieces(tmp_path_factory):
     file = tmp_path_factory.mktemp("pieces") / "pieces.txt"
     text = [f"== {name} | 528 | {PARAMETERS} |\n{piece(*lines)}" for name, (lines, _, _) in PIECES.items()]
     text += [f"== {name} | 528 | {PARAMETERS} | {jumps}\n{piece(*lines)}" for name, (lines, jumps, _) in JUMPS.items()]
+    text += [f"== {name} | 528 | {PARAMETERS} |\n{piece(*lines)}" for name, (lines, _, _) in NUMBERS.items()]
     file.write_text("".join(text))
     return file
 
@@ -117,11 +136,26 @@ def wrong_roles(code: Code, facts: CodeFacts):
             yield f"{offset}: {role}"
 
 
+def wrong_numbers(code: Code, facts: CodeFacts):
+    """Of random code, numbers that move accesses through a pointer and are said not to matter."""
+    for seed, offset in itertools.product(range(4), code.numbers):
+        before, after = (code.machine(seed, **{f"n{offset}": value}).touched for value in (0, 24))
+        moved = {block_of(address) for address in before ^ after}
+        for pointer, block in code.pointers.items():
+            if block in moved and pointer in facts.added and not facts.matters(pointer, offset):
+                yield f"{pointer} with {offset}"
+
+
 def wrong(program, pieces, defect=""):
     found = facts_of(program, pieces, defect=defect)
     yield from (f"{name}: {found.get(name)}" for name, facts in expected_of_pieces() if found.get(name) != facts)
+    yield from (f"{name}: {found[name].added} {found[name].deciding}" for name, (_, added, deciding) in NUMBERS.items()
+                if (found[name].added, found[name].deciding) != ({0: added}, {0: deciding}))
     for chip in CHIPS:
         yield from wrong_kernels(chip, facts_of(program, listing_of(chip), defect=defect))
+    found = facts_of(program, listing_of(75), defect=defect)
+    yield from (f"{name}: {found[name].added} {found[name].deciding}" for name, numbers in NUMBERS_OF_KERNELS.items()
+                if (found[name].added, found[name].deciding) != numbers)
 
 
 def test_what_is_said_is_right(program, pieces):
@@ -146,6 +180,17 @@ def test_random_code(program, tmp_path):
     roles = [found[name].roles.get(offset) for name, code in codes.items() for offset in code.pointers]
     assert {R, W, RW, U} <= set(roles)
     assert sum(role in (R, W, RW) for role in roles) > 150
+
+
+def test_numbers_of_random_code(program, tmp_path):
+    codes = {f"k{seed}": Code(seed) for seed in range(400, 1000)}
+    file = tmp_path / "random.txt"
+    file.write_text("".join(f"== {name} | {code.head}\n{code.text}" for name, code in codes.items()))
+    found = facts_of(program, file)
+    assert [f"{name}: {one}" for name, code in codes.items() for one in wrong_numbers(code, found[name])] == []
+    matter = [found[name].matters(pointer, offset) for name, code in codes.items() for offset in code.numbers
+              for pointer in found[name].added]
+    assert matter.count(True) > 100 < matter.count(False)
 
 
 def test_damaged_listings_are_read_without_harm(program, pieces):

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_traces import HERE, compiler, planted_texts
@@ -26,11 +26,21 @@ CHIPS = (75, 80, 90, 100, 120)
 
 @dataclass(frozen=True)
 class CodeFacts:
-    """`roles` has the role of each pointer by its offset, `open` pairs of offset and size."""
+    """`roles` has the role of each pointer by its offset, `open` pairs of offset and size.
+
+    `added` and `deciding` have the offsets of the numbers that matter to each pointer; None: all of them.
+    """
 
     followed: bool
     roles: dict[int, str]
     open: set[tuple[int, int]]
+    added: dict[int, set[int] | None] = field(default_factory=dict, compare=False)
+    deciding: dict[int, set[int] | None] = field(default_factory=dict, compare=False)
+
+    def matters(self, pointer: int, offset: int) -> bool:
+        """True if the number of eight bytes at the offset matters to the pointer."""
+        return any(places is None or not places.isdisjoint({offset, offset + 4})
+                   for places in (self.added[pointer], self.deciding[pointer]))
 
 
 def defects():
@@ -52,12 +62,20 @@ def build(folder: Path, *options: str) -> Path:
     return program
 
 
+def _offsets(text: str) -> set[int] | None:
+    return None if text == "all" else {int(offset) for offset in text.split(",") if offset}
+
+
 def facts_in(text: str) -> dict[str, CodeFacts]:
     found = {}
     for line in text.splitlines():
-        name, followed, pointers, places = (field.strip() for field in line.split("|"))
-        found[name] = CodeFacts(followed == "1", by_offset(pointers),
-                                {tuple(map(int, place.split("+"))) for place in places.split()})  # type: ignore[misc]
+        name, followed, pointers, places, numbers = (part.strip() for part in line.split("|"))
+        facts = CodeFacts(followed == "1", by_offset(pointers),
+                          {tuple(map(int, place.split("+"))) for place in places.split()})  # type: ignore[misc]
+        for of, given in by_offset(numbers).items():
+            added, deciding = given.split("/")
+            facts.added[of], facts.deciding[of] = _offsets(added), _offsets(deciding)
+        found[name] = facts
     return found
 
 

@@ -21,6 +21,10 @@ def block_address(number: int) -> int:
     return (FIRST_BLOCK + number) << 32 | (1 + number) << 24
 
 
+def block_of(address: int) -> int:
+    return (address >> 32) - FIRST_BLOCK
+
+
 @dataclass
 class Machine:
     """`parameters` is the parameter space; what predicates say is chance."""
@@ -32,6 +36,8 @@ class Machine:
     memory: dict[tuple[str, int], int] = field(default_factory=dict)    # bytes that were stored; all others are 0
     read: set[int] = field(default_factory=set)                         # numbers of blocks
     written: set[int] = field(default_factory=set)
+    touched: set[int] = field(default_factory=set)                      # addresses in blocks
+    compares: bool = False                                              # what is compared with zero decides
 
     def run(self, lines: list[str], jumps: dict[int, list[int]]) -> None:
         at, steps = 0, 0
@@ -164,7 +170,8 @@ class Machine:
         self.set(operands[0], int.from_bytes(bytes(given[int(one)] for one in operands[2][:1:-1]), "little"))
 
     def isetp(self, _: str, operands: list[str]) -> None:
-        self.predicates[operands[0]] = self.chance.random() < 0.5
+        chance = self.chance.random() < 0.5
+        self.predicates[operands[0]] = self.value(operands[2]) != self.value(operands[3]) if self.compares else chance
 
     def i2f(self, _: str, operands: list[str]) -> None:
         self.set_wide(operands[0], self.chance.getrandbits(20))
@@ -184,9 +191,10 @@ class Machine:
         return total & MASK
 
     def note(self, address: int, numbers: set[int]) -> None:
-        number = (address >> 32) - FIRST_BLOCK
+        number = block_of(address)
         if 0 <= number < 0x100:
             numbers.add(number)
+            self.touched.add(address)
 
     def fetch(self, space: str, address: int) -> int:
         if space == "G" and 0 <= address - PARAMETERS < len(self.parameters):

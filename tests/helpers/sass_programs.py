@@ -49,13 +49,14 @@ class Code:
         jumps = " ".join(f"{16 * at}>{','.join(str(16 * to) for to in targets)}" for at, targets in self.jumps.items())
         return f"{BASE} | {places} | {jumps}"
 
-    def machine(self, seed: int) -> Machine:
+    def machine(self, seed: int, **numbers: int) -> Machine:
+        """After a run. `numbers` has values of numbers by their offsets, as ``n16=8``; predicates depend on them then."""
         chance = random.Random(seed)
         space = bytearray(self.end)
         for offset in range(0, self.end, 8):
             value = block_address(self.pointers[offset]) if offset in self.pointers else chance.choice([0, 1, 8, 24])
-            space[offset:offset + 8] = value.to_bytes(8, "little")
-        machine = Machine(bytes(space), chance)
+            space[offset:offset + 8] = numbers.get(f"n{offset}", value).to_bytes(8, "little")
+        machine = Machine(bytes(space), chance, compares=bool(numbers))
         machine.run(self.lines, self.jumps)
         return machine
 
@@ -206,6 +207,9 @@ class Code:
             self.add(f"MOV R{to + half}, R{38 + half}")
         self.made(to)
 
+    def compare_number(self) -> None:
+        self.add(f"ISETP.NE.U32.AND {self.random.choice(['P0', 'P1'])}, PT, {self.number()}, RZ, PT")
+
     def compare(self) -> None:
         self.add(f"ISETP.NE.U32.AND {self.random.choice(['P0', 'P1'])}, PT, R{self.given()}, RZ, PT")
 
@@ -328,5 +332,5 @@ class Code:
             self.add("RET.REL.NODEC R50 0x0")
 
     STEPS = (load_word, load_word, load_word, load_number, load_by_index, load_by_address, move, move, add_number,
-             add_number, add_two, choose, scramble, compare, compare, compute, access, access, access, access, access,
+             add_number, add_two, choose, scramble, compare, compare_number, compute, access, access, access, access, access,
              load_address, store_address, load_stored, move_stack, branch, branch, loop, jump, call, call)
