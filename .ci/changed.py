@@ -21,6 +21,7 @@ PACKAGED = re.compile(rf"{BUILD}|(benchmarks/)?pyproject\.toml|MANIFEST\.in|\.ci
 CONDA = re.compile(rf"conda/|dependencies\.yaml|{BUILD}|(benchmarks/)?pyproject\.toml|\.ci/conda")
 SEARCH = re.compile(rf"benchmarks/src/xlogmem_selftest/|tests/helpers/planted\.py|{BUILD}")
 TABLE = "tests/defects.toml"
+TESTS_OF_CPP = {"driver": "sim", "cudart": "sim", "engine": "check", "kernels": "check", "cupti": "check"}
 
 
 def git(*arguments: str) -> str:
@@ -61,7 +62,8 @@ def folders(changed: list[str]) -> list[str]:
     for name in changed:
         if COMPILED.match(name):
             top, _, rest = name.partition("/")
-            part = "sim" if top == "cpp" else rest.split("/")[0].split(".")[0]
+            part = rest.split("/")[0].split(".")[0]
+            part = TESTS_OF_CPP.get(part, "core") if top == "cpp" else part
             found.add(f"tests/{part}" if part and (ROOT / "tests" / part).is_dir() else "tests/core")
     return sorted(found)
 
