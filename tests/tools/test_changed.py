@@ -61,7 +61,7 @@ def test_after_a_test_the_defects_that_it_has_to_notice(parts):
 
 
 @pytest.mark.parametrize(("name", "expected"), [
-    ("cpp/engine/life.cpp", ["asan tests/sim", "tsan tests/sim"]),
+    ("cpp/engine/life.cpp", ["asan tests/check", "tsan tests/check"]),
     ("conda/recipe/recipe.yaml", ["conda"]),
     ("MANIFEST.in", ["packages"]),
     ("pyproject.toml", ["packages", "conda"]),
