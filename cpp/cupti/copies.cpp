@@ -30,7 +30,8 @@ Range range(const Extent& extent, Role role) {
 }
 
 bool is_on_device(const Call& call, const Extent& extent) {
-    return extent.side == Side::Device || call.front.engine().find(extent.begin);
+    bool is_known = call.front.engine().find(extent.begin) && !call.front.was_managed(extent.begin);
+    return extent.side == Side::Device || is_known;
 }
 
 enum class Wait { Nothing, Before, Copy };  // what the host knows afterwards: nothing, what was queued before, the copy
@@ -101,14 +102,17 @@ std::vector<Stream*> legacy_streams_beside(const Call& call, const Stream& on, c
 void Call::copy(const Copy& copy) const {
     Stream* on = stream(copy.stream);
     if (!on || !copy.target.bytes) return;
-    Range touched[] = {range(copy.source, Role::Read), range(copy.target, Role::Write)};
+    Range touched[2];
+    std::size_t count = 0;
+    if (!front.was_managed(copy.source.begin)) touched[count++] = range(copy.source, Role::Read);
+    if (!front.was_managed(copy.target.begin)) touched[count++] = range(copy.target, Role::Write);
     std::vector<Stream*> beside = legacy_streams_beside(*this, *on, copy);
     if (!beside.empty()) thread.changes.ordered.push_back({on, front.engine().queued(*on)});
     for (Stream* other : beside) thread.changes.ordered.push_back({other, front.engine().queued(*other)});
     for (Stream* other : beside) front.engine().come_after(*on, front.engine().queued_on(*other));
     Wait wait = on->capture ? Wait::Nothing : wait_of(*this, copy);
     if (wait == Wait::Before) wait_for(front.engine().queued_on(*on));
-    work(*on, touched, 2);
+    work(*on, touched, count);
     for (Stream* other : beside) front.engine().come_after(*other, front.engine().queued_on(*on));
     thread.changes.end_ordering();
     if (wait == Wait::Copy) wait_for(front.engine().queued_on(*on));

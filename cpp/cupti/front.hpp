@@ -40,6 +40,7 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st CUDA_ARRAY3D_DESCRIPTOR_v1;
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <unordered_set>
 
 namespace check {
 
@@ -180,6 +181,13 @@ class Front {
         if (found != pinned_.end()) unpinned.insert(pinned_.extract(found));
     }
     bool is_pageable(u64 address);
+    // Managed memory that was freed. A call that names its address for a copy means memory of the host, which has got the
+    // address since.
+    void note_managed(u64 address) { managed_.insert(engine().find_whole(address)->generation); }
+    bool was_managed(u64 address) {
+        const Block* block = engine().find(address);
+        return block && !block->live && managed_.count(block->generation);
+    }
 
     // The driver has refused the call that made these changes.
     void undo(const Changes& changes);
@@ -242,6 +250,7 @@ class Front {
 
   private:
     std::map<u64, u64> pinned_;
+    std::unordered_set<u64> managed_;  // generations of blocks
     std::unordered_map<CUgraph, std::shared_ptr<const Graph>> graphs_;
     std::unordered_map<const Capture*, CUgraph> handles_of_graphs_;
     std::unordered_map<CUgraphExec, Executable> executables_;

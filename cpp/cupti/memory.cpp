@@ -58,6 +58,7 @@ void add_ordinary(Calls& calls) {
     AFTER(cuMemAllocPitch_v2) { call.allocate(*p.dptr, *p.pPitch * p.Height); });
     AFTER(cuMemAllocManaged) {
         call.allocate(*p.dptr, p.bytesize, Home::Unknown);
+        call.front.note_managed(*p.dptr);
         call.front.pin(reinterpret_cast<void*>(*p.dptr), p.bytesize);
     });
     AFTER(cuMemMap) { call.allocate(p.ptr, p.size, Home::Unknown); });

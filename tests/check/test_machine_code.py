@@ -183,7 +183,7 @@ def test_random_code(program, tmp_path):
 
 
 def test_numbers_of_random_code(program, tmp_path):
-    codes = {f"k{seed}": Code(seed) for seed in range(400, 1000)}
+    codes = {f"k{seed}": Code(seed) for seed in range(400, 700)}
     file = tmp_path / "random.txt"
     file.write_text("".join(f"== {name} | {code.head}\n{code.text}" for name, code in codes.items()))
     found = facts_of(program, file)

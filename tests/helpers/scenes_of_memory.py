@@ -165,6 +165,38 @@ def an_allocation_counts_when_it_has_returned(p: Program, repaired: bool) -> Non
     p.fill(Z, A)
 
 
+@scene("certain write/read")
+def the_host_has_the_address_of_managed_memory(p: Program, repaired: bool) -> None:
+    """Its copy waits as one to pageable memory does, and uses nothing that was freed."""
+    p.call("cuMemAllocManaged", dptr=out(Z), bytesize=BYTES, flags=1)
+    p.free(Z)
+    p.fill(X, A)
+    if repaired:
+        p.call("cuMemcpyDtoHAsync_v2", dstHost=Z, srcDevice=Y, ByteCount=64, hStream=A)
+    else:
+        p.call("cuMemcpyHtoDAsync_v2", dstDevice=Y, srcHost=Z, ByteCount=64, hStream=A)
+    p.read(X, B)
+
+
+@scene("certain use-after-free")
+def managed_memory_is_gone(p: Program, repaired: bool) -> None:
+    """A fill names no memory of the host."""
+    p.call("cuMemAllocManaged", dptr=out(Z), bytesize=BYTES, flags=1)
+    p.free(Z)
+    if repaired:
+        p.allocate(Z)
+    p.fill(Z, A)
+
+
+@scene("certain use-after-free")
+def other_memory_is_gone(p: Program, repaired: bool) -> None:
+    p.allocate(Z)
+    p.free(Z)
+    if repaired:
+        p.call("cuMemAllocManaged", dptr=out(Z), bytesize=BYTES, flags=1)
+    p.call("cuMemcpyDtoHAsync_v2", dstHost=0x1000, srcDevice=Z, ByteCount=64, hStream=A)
+
+
 for title, entry, fields in (
     ("an allocation with a pitch", "cuMemAllocPitch_v2", {"pPitch": 512, "WidthInBytes": 8, "Height": 8}),
     ("managed memory", "cuMemAllocManaged", {"bytesize": BYTES}),
