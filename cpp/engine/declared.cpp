@@ -5,7 +5,29 @@ namespace check {
 
 void Declared::close(u64 window) {
     auto is_of = [&](const Use& use) { return use.window == window; };
+    for (const Use& use : uses_) {
+        if (!is_of(use) || use.worked || !use.elsewhere) continue;
+        add(*use.elsewhere);
+        break;  // one says it
+    }
     remove_if(uses_, is_of);
+}
+
+void Declared::note_work(u64 stream) {
+    for (Use& use : uses_) use.worked |= use.stream == stream;
+}
+
+void Declared::look_elsewhere(const Stream& stream, u64 at, const Omission& omission) {
+    for (const Use& use : uses_)
+        if (use.stream == stream.id && use.names(at)) return;
+    for (Use& use : uses_) {
+        if (!use.names(at) || use.elsewhere) continue;
+        if ((use.legacy || stream.legacy) && use.blocking && stream.blocking) continue;
+        use.elsewhere = omission;
+        use.elsewhere->kind = Omission::Kind::Elsewhere;
+        use.elsewhere->declared = use.site;
+        use.elsewhere->named = use.stream;
+    }
 }
 
 Role Declared::role_at(u64 stream, u64 at, Role unless) const {
@@ -29,13 +51,13 @@ void Declared::look(const Access& access, const Omission& omission, bool own) {
         may_write |= writes(use.role);
         found.declared = use.site;
     }
-    found.is_outside = !named;
+    found.kind = named ? Omission::Kind::Written : Omission::Kind::Outside;
     if (named ? writes(access.role) && !may_write : !own) add(found);
 }
 
 void Declared::add(const Omission& omission) {
     for (Omission& known : omissions_) {
-        if (known.is_outside == omission.is_outside && known.what.site == omission.what.site &&
+        if (known.kind == omission.kind && known.what.site == omission.what.site &&
             known.what.name == omission.what.name && known.declared == omission.declared) {
             known.count++;
             return;

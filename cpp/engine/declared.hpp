@@ -4,19 +4,29 @@
 // role replaces an unknown role of a kernel's pointer. An audit notes two more things, which need not cause a race:
 // work on tracked memory outside of any window, and work that writes memory which its window declares as read. A
 // block's own stream may work on the block undeclared until a launch on another stream has named it.
+//
+// Without an audit, too, it is noted where a launch went elsewhere: while its window was open nothing was queued on the
+// window's stream, and another stream worked on memory that the window names and no window of that stream does. Both
+// may be right alone: a window whose launch is left out, and work of a block's own stream. A stream that records an
+// event, or waits for one, may have ordered the other one by hand. A blocking stream and the legacy one order
+// themselves.
 #pragma once
 
-#include "access.hpp"
+#include "order.hpp"
+
+#include <optional>
 
 #include <vector>
 
 namespace check {
 
 struct Omission {
-    bool is_outside = false;  // of any window; else it writes what is declared as read
+    enum class Kind : unsigned char { Outside, Written, Elsewhere };  // Written: what is declared as read
+    Kind kind = Kind::Outside;
     Operation what;
     u64 stream = 0;
     u32 declared = 0;  // the site of the window
+    u64 named = 0;  // Elsewhere: the stream of the window
     u64 begin = 0, end = 0;  // of the block
     u32 tag = 0;  // a name
     u64 count = 1;  // from the same place
@@ -28,9 +38,14 @@ class Declared {
 
     struct Use {
         u64 window = 0, stream = 0;
+        bool blocking = true, legacy = false;  // the stream
         u32 site = 0;
         u64 begin = 0, end = 0;
         Role role = Role::Read;
+        bool worked = false;  // something was queued on the stream
+        std::optional<Omission> elsewhere;
+
+        bool names(u64 at) const { return at >= begin && at < end; }
     };
 
     void open(const Use& use) { uses_.push_back(use); }
@@ -41,6 +56,9 @@ class Declared {
 
     void audit(bool wanted) { audits_ = wanted; }
     bool audits() const { return audits_; }
+    void note_work(u64 stream);  // anything that is queued on it
+    // Keeps work on memory that only windows of other streams name, until these close.
+    void look_elsewhere(const Stream& stream, u64 at, const Omission& omission);
     // Notes work on a tracked block. `own`: the work may be undeclared.
     void look(const Access& access, const Omission& omission, bool own);
     const std::vector<Omission>& omissions() const { return omissions_; }

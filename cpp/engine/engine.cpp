@@ -19,6 +19,7 @@ u32 Engine::name(const std::string& text) {
 
 Time Engine::tick(Stream& stream) {
     stream.has_worked = true;
+    declared_.note_work(stream.id);
     return stream.capture ? stream.capture->tick(stream.lane) : order_.tick(stream);
 }
 
@@ -83,6 +84,7 @@ void Engine::all_is_done() {
 
 Time Engine::record(u64 handle, Stream& stream, Operation what) {
     if (trace_) trace_->line(":record", &stream, handle, what);
+    declared_.note_work(stream.id);
     Time now = stream.capture ? Time{} : tick(stream);  // to record is no work of a capture
     Event& event = order_.event(handle);
     std::swap(event.before, static_cast<Record&>(event));
@@ -119,6 +121,7 @@ void Engine::note_wait(Stream& stream, Operation what, const Event* event) {
 // A stream that waits for work of a capture joins that capture.
 void Engine::wait(Stream& stream, u64 handle, Operation what) {
     if (trace_) trace_->line(":wait", &stream, handle, what);
+    declared_.note_work(stream.id);
     const Event* event = order_.find_event(handle);
     if (!stream.capture && !(event && event->captured)) note_wait(stream, what, event);
     if (!event) return;

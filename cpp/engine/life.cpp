@@ -126,7 +126,7 @@ bool Engine::gone(Stream& stream, const Access& access, const Block& block) {
     return true;
 }
 
-// Under an audit: notes undeclared work. The work of a graph is declared where the graph is launched.
+// Notes undeclared work. The work of a graph is declared where the graph is launched.
 void Engine::look(const Stream& stream, const Access& access, const Block& block) {
     if (stream.capture) return;
     Omission omission;
@@ -135,12 +135,13 @@ void Engine::look(const Stream& stream, const Access& access, const Block& block
     omission.begin = block.begin;
     omission.end = block.end;
     omission.tag = block.tag;
-    declared_.look(access, omission, block.allocated.stream == stream.id && !block.shared);
+    if (declared_.any()) declared_.look_elsewhere(stream, access.anchor ? access.anchor : access.begin, omission);
+    if (declared_.audits()) declared_.look(access, omission, block.allocated.stream == stream.id && !block.shared);
 }
 
 void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
     if (gone(stream, access, block)) return;
-    if (block.tracked && declared_.audits()) look(stream, access, block);
+    if (block.tracked && (declared_.audits() || declared_.any())) look(stream, access, block);
     if (stream.capture) {
         dropped_ += stream.capture->touch(block, access, stream.lane, found_);
     } else {
@@ -370,7 +371,16 @@ void Engine::declare(u64 window, const Stream& stream, Operation what, u64 addre
     if (trace_) trace_->line(":declare", window, &stream, what, address, bytes, role);
     Block* block = blocks_.find(address);
     if (block && block->allocated.stream != stream.id) block->shared = true;
-    declared_.open({window, stream.id, what.site, address, address + bytes, role});
+    Declared::Use use;
+    use.window = window;
+    use.stream = stream.id;
+    use.blocking = stream.blocking;
+    use.legacy = stream.legacy;
+    use.site = what.site;
+    use.begin = address;
+    use.end = address + bytes;
+    use.role = role;
+    declared_.open(use);
 }
 
 }  // namespace check

@@ -58,11 +58,14 @@ struct Writer {
     }
 
     std::string json_of(const Omission& one) const {
-        return "{" + field("kind", one.is_outside ? "outside" : "written") + ", " +
-               field("name", engine.name(one.what.name)) + ", " + field("tag", engine.name(one.tag)) + ", " +
-               field("site", one.what.site) + ", " + field("declared", one.declared) + ", " +
-               field("stream", one.stream) + ", " + field("stream_kind", notes.of(one.stream).kind) + ", " +
-               field("begin", one.begin) + ", " + field("end", one.end) + ", " + field("count", one.count) + "}";
+        static const char* const kinds[] = {"outside", "written", "elsewhere"};
+        bool elsewhere = one.kind == Omission::Kind::Elsewhere;
+        return "{" + field("kind", kinds[int(one.kind)]) + ", " + field("name", engine.name(one.what.name)) + ", " +
+               field("tag", engine.name(one.tag)) + ", " + field("site", one.what.site) + ", " +
+               field("declared", one.declared) + ", " + field("stream", one.stream) + ", " +
+               field("stream_kind", notes.of(one.stream).kind) +
+               ", \"named\": " + (elsewhere ? json_of_stream(one.named) : "null") + ", " + field("begin", one.begin) +
+               ", " + field("end", one.end) + ", " + field("count", one.count) + "}";
     }
 };
 

@@ -391,10 +391,15 @@ std::string Replay::text_of(const Idle& idle) const {
 }
 
 std::string Replay::text_of(const Omission& omission) const {
-    std::string text = omission.is_outside ? "outside " : "declared@" + std::to_string(omission.declared) + " ";
-    text += engine_.name(omission.what.name) + "@" + std::to_string(omission.what.site) + "/";
-    auto name = stream_names_.find(omission.stream);
-    text += name == stream_names_.end() ? std::to_string(omission.stream) : name->second;
+    auto name = [&](u64 stream) {
+        auto found = stream_names_.find(stream);
+        return found == stream_names_.end() ? std::to_string(stream) : found->second;
+    };
+    std::string text = "outside ";
+    if (omission.kind == Omission::Kind::Written) text = "declared@" + std::to_string(omission.declared) + " ";
+    if (omission.kind == Omission::Kind::Elsewhere)
+        text = "elsewhere@" + std::to_string(omission.declared) + "/" + name(omission.named) + " ";
+    text += engine_.name(omission.what.name) + "@" + std::to_string(omission.what.site) + "/" + name(omission.stream);
     text += " \"" + engine_.name(omission.tag) + "\"";
     return omission.count == 1 ? text : text + " x" + std::to_string(omission.count);
 }

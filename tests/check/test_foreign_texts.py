@@ -100,11 +100,11 @@ def test_a_report():
     assert is_shown(report.as_sarif([a_finding()])["runs"][0]["results"][0]["message"]["text"])
 
 
-@pytest.mark.parametrize("kind", ["written", "outside"])
+@pytest.mark.parametrize("kind", ["written", "outside", "elsewhere"])
 def test_an_audit(kind):
     place = asdict(Frame(HOSTILE, 1, HOSTILE))
     assert is_shown(audit.as_text({"kind": kind, "place": place, "declared": place, "name": HOSTILE, "stream": HOSTILE,
-                                   "tag": HOSTILE, "bytes": 1, "count": 1}))
+                                   "named": HOSTILE, "tag": HOSTILE, "bytes": 1, "count": 1}))
 
 
 @pytest.mark.simulator

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 from checked_libraries import needs
-from checked_programs import GONE, REUSED, START, UNDECLARED, UNORDERED, WRITTEN
+from checked_programs import ELSEWHERE, GONE, REUSED, START, UNDECLARED, UNORDERED, WRITTEN
 
 from xlogmem.check import report
 from xlogmem.check.findings import Access, Finding, Stream
@@ -204,6 +204,18 @@ def test_the_audit_of_what_is_declared(check, program):
 @pytest.mark.parametrize("program", [UNDECLARED, WRITTEN])
 def test_there_is_no_audit_unless_it_is_wanted(check, program):
     assert check(program, "pool")[1]["omissions"] == []
+
+
+def test_a_launch_on_another_stream_than_its_use_names(check):
+    done, document = check(ELSEWHERE, "async")
+    omission, = document["omissions"]
+    assert (omission["kind"], omission["count"], omission["declared"]["line"]) == (
+        "elsewhere", 2, line_of(ELSEWHERE, "# declared"))
+    assert omission["named"] != omission["stream"]
+    assert (f"AUDIT elsewhere: a `use` names {omission['named']}, on which nothing was queued; the launch went to "
+            f"{omission['stream']}\n") in done.stderr
+    assert f"  use     program.py:{omission['declared']['line']}, in <module>" in done.stderr
+    assert check(ELSEWHERE, "async", "fixed")[1]["omissions"] == []
 
 
 ON_THE_LEGACY_STREAM = """

@@ -48,6 +48,13 @@ with xlogmem.use(a, write=block):
 with xlogmem.use(b, read=block, write=other) if fixed else nullcontext():
     copy(other, block, b)
 """
+ELSEWHERE = START + """
+with xlogmem.use(a, write=block):
+    fill(block, a)
+for _ in range(2):
+    with xlogmem.use(b, read=block, write=other):       # declared
+        copy(other, block, b if fixed else a)
+"""
 REUSED = START + """
 fill(block, a)
 """ + WAIT + """

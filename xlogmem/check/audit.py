@@ -1,7 +1,8 @@
 """Findings of an audit: launches on tracked memory that are not declared to xlogmem.
 
 Under ``XLOGMEM_AUDIT=1`` the engine notes work on a tracked block outside of any `use`, and work that writes what its
-`use` declares as read.  Neither has to be a race this time; both make the waits that xlogmem queues too few.
+`use` declares as read; in every check it notes a `use` of which the launch went to another stream.  None of these has
+to be a race this time; all make the waits that xlogmem queues too few.
 """
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ def resolved(record: dict[str, Any]) -> dict[str, Any]:
     place, declared = place_in(stack_of(record["site"])), place_in(stack_of(record["declared"]))
     return {"kind": record["kind"], "name": record["name"], "tag": record["tag"],
             "stream": Stream(record["stream"], record["stream_kind"]).name,
+            "named": Stream(record["named"]["number"], record["named"]["kind"]).name if record["named"] else None,
             "place": asdict(place) if place else None, "declared": asdict(declared) if declared else None,
             "bytes": record["end"] - record["begin"], "count": record["count"]}
 
@@ -48,11 +50,19 @@ def as_text(record: dict[str, Any]) -> str:
     if record["kind"] == "written":
         what = "AUDIT written: what is declared as read is written"
         repair = f"declare it as write or read_write{f' at {declared}' if declared else ''}"
+    if record["kind"] == "elsewhere":
+        what = (f"AUDIT elsewhere: a `use` names {record['named']}, on which nothing was queued; the launch went to "
+                f"{record['stream']}")
+        repair = (f"enter the `use` where {record['named']} is current (`with stream, xlogmem.use(stream, …)`), or let "
+                  f"it name {record['stream']}")
     tag = f' "{record["tag"]}"' if record["tag"] else ""
     lines = [what, f"  {'launch':8}{f'{place}, in {place.function}: ' if place else ''}{record['name']} on "
                    f"{record['stream']}"]
     if place and place.source:
         lines.append(f"{'':14}{place.source}")
+    if record["kind"] == "elsewhere" and declared:
+        lines.append(f"  {'use':8}{declared}, in {declared.function}")
+        lines += [f"{'':14}{declared.source}"] if declared.source else []
     lines += [f"  {'memory':8}{format_bytes(record['bytes'])}{tag}", f"  {'repair':8}{repair}"]
     if record["count"] > 1:
         lines.append(f"  {record['count']} times")
