@@ -37,6 +37,27 @@ def test_enable_puts_a_runtime_on_the_current_resource(fresh):
     del buffer
 
 
+def test_the_error_of_a_budget_names_the_memory_of_rmm(fresh):
+    xlogmem.rmm.enable(0, limit="64KiB")
+    runtime = xlogmem.get_runtime()
+    buffer = rmm.DeviceBuffer(size=40 << 10, mr=current())
+    other = runtime.allocate(8 << 10, tag="mine")
+    with pytest.raises(xlogmem.OutOfBudgetError, match=r"Held by RMM: 40\.0 KiB .*, mine: 8\.0 KiB"):
+        runtime.allocate(32 << 10)
+    with pytest.raises(MemoryError) as seen:
+        rmm.DeviceBuffer(size=32 << 10, mr=current())
+    assert "Held by RMM: 40960 bytes, mine: 8192 bytes" in str(seen.value)
+    del buffer, other
+
+
+def test_without_a_budget_memory_of_rmm_has_no_tag(fresh):
+    """It would only cost time."""
+    xlogmem.rmm.enable(0)
+    buffer = rmm.DeviceBuffer(size=512, mr=current())
+    assert [one.tag for one in xlogmem.get_runtime().snapshot().blocks] == [None]
+    del buffer
+
+
 @pytest.mark.parametrize("pool", [False, True])
 def test_enable_sets_a_budget_on_request(pool, fresh):
     """What does not fit is out of memory, which cuDF answers by spilling; pending frees are waited for before."""
@@ -49,7 +70,7 @@ def test_enable_sets_a_budget_on_request(pool, fresh):
     assert runtime.resource.current_bytes == 60 << 10
     del buffer
     buffer = rmm.DeviceBuffer(size=8 << 10, mr=current())
-    assert runtime.resource.holders() == {None: 8 << 10}
+    assert runtime.resource.holders() == {"RMM": 8 << 10}
     del buffer
     runtime.reap_pending()
     assert runtime.resource.current_bytes == 0

@@ -168,8 +168,8 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
         In bytes, of that pool; see `PoolMemoryResource`.
     limit : int, str or float, optional
         A budget for each device, see `LimitingResourceAdaptor`.  What does not fit is out of memory for RMM's callers,
-        so that cuDF spills.  The text of their MemoryError is RMM's and names a limit of 0; the figures are in
-        ``get_runtime().resource``.
+        so that cuDF spills.  The text of their MemoryError says who holds what, by tag, as far as there is room: RMM's
+        buffers have the tag ``"RMM"``.
     statistics : bool
         Count with a `StatisticsResourceAdaptor`, for `xlogmem.statistics`.
     log : path, text file, callable or logging.Logger, optional

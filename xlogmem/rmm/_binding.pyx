@@ -24,8 +24,9 @@ from rmm.mr import (
     LimitingResourceAdaptor,
 )
 
-from xlogmem._table import table
+from xlogmem._table import name_memory, table
 from xlogmem.blocks import Core
+from xlogmem.runtime import DeviceRuntime
 
 __all__ = ["RuntimeMemoryResource"]
 
@@ -34,7 +35,7 @@ cdef extern from "resource.hpp" namespace "xlogmem_rmm" nogil:
         pass
     any_resource* refuser
     cdef cppclass runtime_resource:
-        pass
+        void* runtime()
     cdef cppclass upstream:
         xlogmem_upstream* functions()
 
@@ -106,6 +107,9 @@ cdef class RuntimeMemoryResource(DeviceMemoryResource):
             raise TypeError(f"RuntimeMemoryResource needs a DeviceRuntime, not {type(runtime).__name__}")
         self.runtime = runtime
         self.resource.reset(xlogmem_make_resource(core, <void*>runtime))
+        tag = runtime._tag_for("RMM") if isinstance(runtime, DeviceRuntime) else None
+        if tag is not None:
+            name_memory(<size_t>dereference(self.resource).runtime(), tag)
         self.c_ref = xlogmem_ref(dereference(self.resource))
 
     def __dealloc__(self):

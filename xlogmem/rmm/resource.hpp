@@ -111,6 +111,8 @@ class runtime_resource {
   {
   }
 
+  xlogmem_runtime* runtime() const noexcept { return hold_->runtime(); }
+
   void* allocate(cuda::stream_ref stream, std::size_t bytes, std::size_t align = alignment)
   {
     void* ptr = nullptr;
