@@ -73,7 +73,7 @@ def rmm_binding() -> list[Extension]:
     return [Extension(
         "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"],
         depends=["xlogmem/rmm/resource.hpp", "xlogmem/rmm/exports.map", HEADER],
-        language="c++", include_dirs=["xlogmem/include", "xlogmem/rmm", INCLUDE, *folders], py_limited_api=True,
+        language="c++", include_dirs=["cpp", "xlogmem/include", "xlogmem/rmm", INCLUDE, *folders], py_limited_api=True,
         define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1"),
                        *(NO_ASSERTIONS if build == "release" else [])],
         extra_compile_args=["-std=c++20", "-O2", "-Wall", "-Wno-unused-function", "-fvisibility=hidden",

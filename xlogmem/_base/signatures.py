@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 if TYPE_CHECKING:
     import inspect
 
-__all__ = ["Signed", "names_nearest", "nearest", "refuse_unknown"]
+__all__ = ["Signed", "names_nearest", "nearest", "refuse_keyword", "refuse_unknown"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +35,12 @@ def refuse_unknown(function: str, names: Iterable[str], known: Sequence[str]) ->
             near = nearest(name, known)
             raise TypeError(f"{function} has no argument {name!r}" + (
                 f"; did you mean {near!r}?" if near else f". It has {', '.join(known)}")) from None
+
+
+def refuse_keyword(function: str, name: str, known: Sequence[str]) -> None:
+    """Refuse a call of a compiled function with an argument that it does not have: cpp/keywords.hpp calls this."""
+    made = function in ("__init__", "__cinit__")
+    refuse_unknown("the constructor" if made else f"{function}()", [name], [one for one in known if one != "self"])
 
 
 def names_nearest(function: Callable[P, R]) -> Callable[P, R]:

@@ -8,7 +8,6 @@
 from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 
-from xlogmem._base.signatures import refuse_unknown
 from xlogmem._core cimport READ, READ_WRITE, WRITE
 from xlogmem.streams cimport Stream
 
@@ -38,26 +37,13 @@ cdef str WRITE_NAME = "write"
 cdef str READ_WRITE_NAME = "read_write"
 
 
-cdef list NAMES_OF_USE = ["stream", "read", "write", "read_write", "runtime", "untracked", "handback", "on_conflict"]
-
-
-cdef object use_slowly(PyObject** arguments, Py_ssize_t count, PyObject* names):
-    """Take any arguments; an unknown name is refused with the nearest one."""
-    try:
-        return PyObject_Vectorcall(use_anything, arguments, count, names)
-    except TypeError:
-        if names != NULL:
-            refuse_unknown("use()", <object>names, NAMES_OF_USE)
-        raise
-
-
 cdef object use_quickly(PyObject* _, PyObject** arguments, Py_ssize_t count, PyObject* names):
     cdef PyObject* things[3]                # read, write, read_write; NULL: not given
     cdef LaunchRecorder recorder
     cdef Stream stream
     if (count < 1 or count > 4 or Py_TYPE(arguments[0]) != <PyTypeObject*>Stream
             or not sort_arguments(arguments, count, names, things)):
-        return use_slowly(arguments, count, names)
+        return PyObject_Vectorcall(use_anything, arguments, count, names)
     stream = <Stream>arguments[0]
     recorder = record_on(stream)
     if things[0] != NULL:

@@ -42,6 +42,7 @@ import rmm
 import rmm.mr
 
 from xlogmem import _driver, launch
+from xlogmem._base.signatures import names_nearest
 from xlogmem._devices import device_ids
 from xlogmem.blocks import Core
 from xlogmem.resources import ForeignMemoryResource
@@ -143,6 +144,7 @@ _wrapped: dict[int, Wrapped] = {}
 _lock = _driver.ProcessLock()
 
 
+@names_nearest
 def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator: bool = False,
            initial_pool_size: int | str | float | None = None, maximum_pool_size: int | str | float | None = None,
            limit: int | str | float | None = None, statistics: bool = False, log: Any | None = None,

@@ -45,10 +45,10 @@ def warn_of_earlier(replaced: list[rmm.mr.DeviceMemoryResource], former: list[De
     if found:
         warnings.warn(f"{' and '.join(found)} were allocated through RMM before xlogmem.rmm.enable(): they are "
                       "not tracked, and use() refuses them. Call enable() before anything is allocated, or adopt "
-                      "them (DeviceRuntime.adopt)", RuntimeWarning, stacklevel=4)
+                      "them (DeviceRuntime.adopt)", RuntimeWarning, stacklevel=5)
     if of_former:
         warnings.warn(f"{of_former} buffers were allocated before RMM's resource was replaced: the former runtime "
-                      "tracks them, and use() finds them there only (runtime=...)", RuntimeWarning, stacklevel=4)
+                      "tracks them, and use() finds them there only (runtime=...)", RuntimeWarning, stacklevel=5)
 
 
 def _is_resource(thing: object) -> bool:
