@@ -69,6 +69,33 @@ def test_tests_with_findings_fail(tmp_path, clean_environment, options, failed):
     assert run.stdout.count("nothing to ignore at") == run.stdout.count("(in vain)") == 1
 
 
+FAILING = TESTS[:TESTS.index("def test_broken")] + """
+@pytest.fixture
+def failing():
+    raise ValueError
+
+def test_failed(streams):
+    assert not streams
+    work(streams, False)
+
+def test_without_its_fixture(streams, failing):
+    work(streams, False)
+"""
+
+
+@pytest.mark.parametrize(("program", "line"), [
+    (FAILING, "xlogmem check: 2 tests failed, and were checked only up to the failure"),
+    (FAILING[:FAILING.index("def test_without")],
+     "xlogmem check: 1 test failed, and was checked only up to the failure"),
+    (TESTS, None)])                                     # failed for its findings, after its end
+def test_a_failed_test_was_checked_up_to_its_failure(tmp_path, clean_environment, program, line):
+    (tmp_path / "test_program.py").write_text(program)
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "xlogmem.check", "-p", "no:cacheprovider"],
+                         stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=clean_environment, timeout=120)
+    said = [one for one in run.stdout.splitlines() if "up to the failure" in one]
+    assert said == ([line] if line else []), run.stdout
+
+
 TWICE = TESTS[:TESTS.index("def work")] + """
 def test_broken(streams):
     p = ok(cuda.cuMemAlloc(1024))

@@ -20,6 +20,7 @@ class Checks:
         self.front_end = start.watch()
         self.total: list[Finding] = []
         self.left_out = 0
+        self.cut_short: set[str] = set()                # tests of which a part did not run
 
     @pytest.fixture
     def no_races(self) -> None:
@@ -44,6 +45,8 @@ class Checks:
                                   ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if call.when != "teardown":
+            if report.failed:
+                self.cut_short.add(item.nodeid)
             return report
         found = self.taken()
         if found:
@@ -62,5 +65,9 @@ class Checks:
                     f"xlogmem check: nothing to ignore at {block['place']} ({block['reason']})"))
         for note in self.front_end.report().notes:
             terminalreporter.write_line(printable(f"xlogmem check: {note}"))
+        if self.cut_short:
+            failed = "1 test failed, and was" if len(self.cut_short) == 1 else (
+                f"{len(self.cut_short)} tests failed, and were")
+            terminalreporter.write_line(f"xlogmem check: {failed} checked only up to the failure")
         terminalreporter.write_line(
             f"xlogmem check: {summary(self.total, self.left_out)}, on {self.front_end.name}")
