@@ -28,7 +28,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def clean_environment():
     """For programs that choose their driver themselves, and import what lies beside them."""
     return {name: value for name, value in os.environ.items()
-            if not name.startswith("XLOGMEM_") and name != "PYTHONSAFEPATH"}
+            if (not name.startswith("XLOGMEM_") or name == "XLOGMEM_DEFECT") and name != "PYTHONSAFEPATH"}
 
 
 @pytest.fixture

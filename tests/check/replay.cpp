@@ -377,7 +377,7 @@ std::string Replay::text_of(const Finding& finding) const {
     text += (block == block_names_.end() ? "?" : block->second) + "[" +
             std::to_string(finding.begin - finding.block_begin) + ":" +
             std::to_string(finding.end - finding.block_begin) + "]";
-    if (finding.tag) text += " \"" + engine_.name(finding.tag) + "\"";
+    if (finding.tracked) text += " \"" + engine_.name(finding.tag) + "\"";
     text += text_of(finding.idle);
     return finding.count == 1 ? text : text + " x" + std::to_string(finding.count);
 }

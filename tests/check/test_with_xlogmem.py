@@ -135,6 +135,19 @@ def test_a_free_has_the_place_that_requested_it(check, resource, freed, way):
 
 
 @pytest.mark.parametrize("way", ["dropped", "cycle", "window"])
+def test_what_follows_a_late_free_has_its_own_place(check, way):
+    program = FREED_LATER + """
+with xlogmem.use(a, write=after):
+    cuda.cuMemsetD8Async(after.ptr, 9, 1024, a.handle)          # own
+cuda.cuMemsetD8Async(after.ptr, 9, 1024, b.handle)              # undeclared, too
+runtime.synchronize()
+"""
+    finding, = check(program, "AsyncMemoryResource", way, "fixed")[1]["findings"]
+    assert [[frame["line"] for frame in finding[part]["stack"]] for part in ("first", "second")] == [
+        [line_of(program, "# own")], [line_of(program, "# undeclared, too")]]
+
+
+@pytest.mark.parametrize("way", ["dropped", "cycle", "window"])
 @pytest.mark.parametrize("resource", ["AsyncMemoryResource", "PoolMemoryResource"])
 def test_a_late_free_in_order_is_silent(check, resource, way):
     done, document = check(FREED_LATER, resource, way, "fixed")

@@ -192,3 +192,17 @@ def a_query_of_a_librarys_own_of_the_default_stream(p: Program, repaired: bool) 
     if repaired:
         p.synchronize(D)
     p.fill(X, B)
+
+
+@scene(*["certain write/read"] * 3)
+def work_for_another_place_has_that_place(p: Program, repaired: bool) -> None:
+    """The two findings of that place are one."""
+    p.fill(X, A)
+    requested = hooks(p).site_of_caller()
+    for place in (requested, requested, 0, 0):
+        hooks(p).act_for(place)
+        p.fill(X, A)
+        if repaired:
+            p.order(A, B)
+        p.read(X, B)
+        p.order(B, A)
