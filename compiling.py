@@ -31,6 +31,7 @@ if build not in BUILDS:
 
 ROOT = Path(os.path.relpath(Path(__file__).parent))     # from the folder of the setup.py
 HEADER = str(ROOT / "xlogmem/include/xlogmem.h")
+KEYWORDS = str(ROOT / "xlogmem/_base/keywords.hpp")     # included by each translated module
 SHARED = sorted(map(str, ROOT.glob("cpp/*.hpp")))
 CORES = len(os.sched_getaffinity(0))
 # Optimisation of a release build, by module.  Those on the paths that benchmarks/instructions.py counts have what the
@@ -114,7 +115,7 @@ def module(name: str, path: Path, folders: Iterable[Path]) -> Extension:
     return Extension(name, [str(path)], language="c++",
                      include_dirs=[INCLUDE, str(ROOT / "cpp"), str(ROOT / "xlogmem/include"), *map(str, folders),
                                    str(path.parent)],
-                     depends=[HEADER, *SHARED, *map(str, [*pages, *path.parent.glob("*.hpp")])],
+                     depends=[HEADER, KEYWORDS, *SHARED, *map(str, [*pages, *path.parent.glob("*.hpp")])],
                      define_macros=MACROS, extra_compile_args=[*CPP, *optimised], extra_link_args=SANITIZERS)
 
 
@@ -148,7 +149,8 @@ def name_nearest_arguments(source: Path) -> None:
     text = source.read_text()
     found = UNKNOWN_ARGUMENT.sub(r"\1xlogmem_refuse_keyword(function_name, key, argnames);", text)
     if found != text:
-        source.write_text(found.replace('#include "Python.h"\n', '#include "Python.h"\n#include "keywords.hpp"\n', 1))
+        python = '#include "Python.h"\n'
+        source.write_text(found.replace(python, f'{python}#include "_base/keywords.hpp"\n', 1))
 
 
 class BuildExtensions(build_ext):

@@ -35,6 +35,7 @@ sys.path.insert(0, str(HERE))
 from compiling import (  # noqa: E402
     HEADER,
     INCLUDE,
+    KEYWORDS,
     NO_ASSERTIONS,
     SANITIZERS,
     SHARED,
@@ -72,8 +73,9 @@ def rmm_binding() -> list[Extension]:
         raise SystemExit(f"the RMM binding is built with RMM 26.10 or later, but {release} is installed")
     return [Extension(
         "xlogmem.rmm._binding", ["xlogmem/rmm/_binding.pyx"],
-        depends=["xlogmem/rmm/resource.hpp", "xlogmem/rmm/exports.map", HEADER],
-        language="c++", include_dirs=["cpp", "xlogmem/include", "xlogmem/rmm", INCLUDE, *folders], py_limited_api=True,
+        depends=["xlogmem/rmm/resource.hpp", "xlogmem/rmm/exports.map", HEADER, KEYWORDS],
+        language="c++", py_limited_api=True,
+        include_dirs=["xlogmem", "xlogmem/include", "xlogmem/rmm", INCLUDE, *folders],
         define_macros=[("Py_LIMITED_API", "0x030B0000"), ("CCCL_IGNORE_DEPRECATED_STREAM_REF_HEADER", "1"),
                        *(NO_ASSERTIONS if build == "release" else [])],
         extra_compile_args=["-std=c++20", "-O2", "-Wall", "-Wno-unused-function", "-fvisibility=hidden",

@@ -38,7 +38,7 @@ def refuse_unknown(function: str, names: Iterable[str], known: Sequence[str]) ->
 
 
 def refuse_keyword(function: str, name: str, known: Sequence[str]) -> None:
-    """Refuse a call of a compiled function with an argument that it does not have: cpp/keywords.hpp calls this."""
+    """Refuse a call of a compiled function with an argument that it does not have: keywords.hpp calls this."""
     made = function in ("__init__", "__cinit__")
     refuse_unknown("the constructor" if made else f"{function}()", [name], [one for one in known if one != "self"])
 
