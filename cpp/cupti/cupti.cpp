@@ -92,7 +92,7 @@ void finish_trials(Thread& thread, bool launched) {
 }
 
 void finish(const Handler& handler, Thread& thread, const CUpti_CallbackData& data) {
-    bool waited = std::exchange(thread.waits, false);
+    bool waited = std::exchange(thread.waits, false), queried = std::exchange(thread.queries_now, false);
     bool succeeded = *static_cast<const CUresult*>(data.functionReturnValue) == CUDA_SUCCESS;
     if (!thread.trials.all.empty()) finish_trials(thread, succeeded);
     if (!succeeded) {
@@ -102,8 +102,12 @@ void finish(const Handler& handler, Thread& thread, const CUpti_CallbackData& da
     Handler::Meaning meaning = succeeded ? handler.after : handler.failed;
     if (meaning) run(meaning, handler, thread, data);
     if (!waited || !succeeded) return;
+    bool of_library = queried && (thread.queries == XLOGMEM_CHECK_OF_POOL || is_query_of_library());
     std::lock_guard<xlogmem_mutex> guard(front().lock);
-    front().engine().host_learns(thread.waited_for);
+    if (of_library)
+        front().engine().host_may_learn(thread.waited_for);
+    else
+        front().engine().host_learns(thread.waited_for);
 }
 
 // Marks this thread's driver calls from here on as the check's own.

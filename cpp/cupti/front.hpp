@@ -20,6 +20,7 @@
 
 #include "mutex.hpp"
 #include "engine/handles.hpp"
+#include "engine/hooks.hpp"
 #include "engine/journal.hpp"
 #include "kernels/machine_code.hpp"
 #include "backlog.hpp"
@@ -91,10 +92,11 @@ struct Thread {
     bool inside = false;  // in a call of ours, which the program did not make
     u32 site = 0;
     bool waits = false;
+    bool queries_now = false;  // … by a query
     Clock waited_for;
     Changes changes;
     bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp
-    bool queries_for_itself = false;  // a library does, for buffers of its own: see engine/hooks.hpp
+    xlogmem_check_queries queries = XLOGMEM_CHECK_OF_PROGRAM;  // whose the next ones are
     u32 acts_for = 0;  // a place, for what was requested there: see engine/hooks.hpp
     u32 own_site = 0;  // meanwhile, of the thread itself
     Trials trials;  // of the launch in progress
@@ -301,6 +303,12 @@ struct Call {
     void wait_for(Clock clock) const {
         thread.waits = true;
         thread.waited_for = std::move(clock);
+    }
+    // The same, of a query, which may be a library's.
+    void find_done(Clock clock) const {
+        if (thread.queries == XLOGMEM_CHECK_OF_BUFFERS) return;
+        wait_for(std::move(clock));
+        thread.queries_now = true;
     }
 
     void work(Stream& on, const Range* ranges, std::size_t count) const;  // two ranges at most

@@ -22,7 +22,7 @@ struct Watched {
     }
 
     static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }
-    static void queries_for_itself(int begun) { this_thread().queries_for_itself = begun; }
+    static void queries_for_itself(int whose) { this_thread().queries = xlogmem_check_queries(whose); }
 
     // Those who call this cannot handle exceptions.
     template <class Report>

@@ -91,11 +91,10 @@ void wait_for(const Call& call, CUstream stream) {
 
 // A query of the legacy stream that succeeds promises nothing about the blocking streams, and a driver may wait for them.
 void found_done(const Call& call, CUstream stream) {
-    if (call.thread.queries_for_itself) return;
-    if (Stream* on = call.stream(stream)) call.wait_for(Clock(call.front.engine().queued(*on)));
+    if (Stream* on = call.stream(stream)) call.find_done(Clock(call.front.engine().queued(*on)));
 }
 void perhaps_done(const Call& call, CUstream stream) {
-    if (call.thread.queries_for_itself) return;
+    if (call.thread.queries == XLOGMEM_CHECK_OF_BUFFERS) return;
     Stream* on = call.stream(stream);
     if (on && on->legacy) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
 }
@@ -157,11 +156,11 @@ void add_events(Calls& calls) {
         calls.unseen(entry);
 }
 
-// A query of the program's that succeeds says as much as a wait; one of a library's, for its own buffers, says nothing.
+// A query of the program's that succeeds says as much as a wait.
 void add_host(Calls& calls) {
     BEFORE(cuEventSynchronize) { wait_for(call, p.hEvent); });
     BEFORE(cuEventQuery) {
-        if (is_alive(call, p.hEvent) && !call.thread.queries_for_itself) wait_for(call, p.hEvent);
+        if (is_alive(call, p.hEvent)) call.find_done(call.front.engine().recorded(handle(p.hEvent)));
     });
     BEFORE(cuEventElapsedTime) { wait_for_both(call, p.hStart, p.hEnd); });
     BEFORE(cuEventElapsedTime_v2) { wait_for_both(call, p.hStart, p.hEnd); });

@@ -1,5 +1,6 @@
 // Entry points: streams, events, host functions.
 #include "calls.hpp"
+#include "callers.hpp"
 #include "capture.hpp"
 #include "memory.hpp"
 #include "watch.hpp"
@@ -18,6 +19,24 @@ CUresult create(CUstream* handle, unsigned flags, int priority) {
     return CUDA_SUCCESS;
 }
 
+// A query has found the work done that `clock` covers. `perhaps` may be done, too.
+void found_done(Lock& lock, const check::Clock& clock, const check::Clock& perhaps = {}) {
+    ThreadState& thread = this_thread();
+    thread.learned = true;
+    if (thread.queries == XLOGMEM_CHECK_OF_BUFFERS) return;
+    bool of_library = thread.queries == XLOGMEM_CHECK_OF_POOL;
+    if (!of_library) {
+        lock.unlock();  // looking at the native stack takes locks of the loader's
+        of_library = check::is_query_of_library();
+        lock.lock();
+    }
+    if (of_library)
+        driver().engine.host_may_learn(clock);
+    else
+        host_learns(clock);
+    if (!perhaps.is_empty()) driver().engine.host_may_learn(perhaps);
+}
+
 CUresult query(Lock& lock, Stream* stream) {
     // A thread blocked on the stream's full queue blocks all other calls on that stream, queries too.
     while (stream->stalled && stream->queue.size() >= driver().config.queue_limit) wait_for_change(lock);
@@ -25,10 +44,7 @@ CUresult query(Lock& lock, Stream* stream) {
     if (!stream->reached(sequence)) poll(lock, stream);
     if (!stream->reached(sequence)) return CUDA_ERROR_NOT_READY;
     // Of the blocking streams a query of the legacy stream promises nothing, and a driver may know of them too.
-    if (!this_thread().queries_for_itself) {
-        host_learns(queued(stream));
-        driver().engine.host_may_learn(driver().engine.queued_on(*stream->order));
-    }
+    found_done(lock, queued(stream), driver().engine.queued_on(*stream->order));
     trim_to_thresholds();
     return CUDA_SUCCESS;
 }
@@ -230,7 +246,7 @@ EXPORT CUresult cuEventQuery(CUevent handle) {
         check::Clock clock = driver().engine.recorded(event->handle);
         if (!position.stream->reached(position.sequence)) poll(lock, position.stream);
         if (!position.stream->reached(position.sequence)) return CUDA_ERROR_NOT_READY;
-        if (!this_thread().queries_for_itself) host_learns(clock);
+        found_done(lock, clock);
         trim_to_thresholds();
         return CUDA_SUCCESS;
     });

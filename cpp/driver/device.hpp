@@ -12,6 +12,7 @@
 #include "handles.hpp"
 
 #include "engine/engine.hpp"
+#include "engine/hooks.hpp"
 
 #include <array>
 #include <atomic>
@@ -137,7 +138,7 @@ struct ThreadState {
     u32 site = 0;                     // where in the program it was called, if that is wanted
     bool makes_own_stream = false;    // its own default stream is being made
     bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp
-    bool queries_for_itself = false;  // a library does, for buffers of its own: see engine/hooks.hpp
+    xlogmem_check_queries queries = XLOGMEM_CHECK_OF_PROGRAM;  // whose the next ones are
     u32 acts_for = 0;  // a place, for what was requested there: see engine/hooks.hpp
     bool per_thread_default = false;  // inside a *_ptsz entry point: stream 0 is this thread's own
     CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;

@@ -39,7 +39,7 @@ struct Simulated {
     }
 
     static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }
-    static void queries_for_itself(int begun) { this_thread().queries_for_itself = begun; }
+    static void queries_for_itself(int whose) { this_thread().queries = xlogmem_check_queries(whose); }
 
     template <class Feed>
     static void with_engine(Feed&& feed) {

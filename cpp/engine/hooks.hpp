@@ -26,6 +26,13 @@ enum xlogmem_check_piece {
     XLOGMEM_CHECK_SOME_PIECE = 3,  // … and it is not known for which stream
 };
 
+// Whose the queries of events and streams are, and what the host learns from one that succeeds.
+enum xlogmem_check_queries {
+    XLOGMEM_CHECK_OF_PROGRAM = 0,  // that the work is done
+    XLOGMEM_CHECK_OF_BUFFERS = 1,  // nothing: a library's, for buffers of its own that something else orders
+    XLOGMEM_CHECK_OF_POOL = 2,  // a library's, of which that is not known: the host may have learned
+};
+
 struct xlogmem_check_range {
     uint64_t begin, bytes;
     int access;  // 1: reads, 2: writes, 3: both
@@ -45,8 +52,8 @@ struct xlogmem_check_hooks {
     void (*piece_recorded)(void* context, void* stream, uint64_t address);
     // The calling thread's allocations from the driver take the place of a caching pool's memory, until this is 0.
     void (*replaces_pool)(int begun);
-    // The calling thread's queries are a library's, for buffers of its own, until this is 0: they order nothing.
-    void (*queries_for_itself)(int begun);
+    // The calling thread's queries are a library's, from here on until this is 0: an xlogmem_check_queries.
+    void (*queries_for_itself)(int whose);
     // The calling thread's place in the program, as a number; 0: there is none. May take the GIL, as find_site may.
     uint32_t (*site_of_caller)(void);
     // The calling thread does what was requested at this place, until this is 0: reports and calls of the driver have it.

@@ -127,9 +127,15 @@ const Event* Order::find_event(u64 handle) const {
     return found == events_.end() ? nullptr : &found->second;
 }
 
-void Order::host_learns(const Clock& clock) {
+// A stream that had waited unseen may have come after everything.
+void Order::host_may_learn(const Clock& clock) {
     if (clock.has_unseen())
         for (auto& stream : streams_) doubtful_.set(stream->now());
+    doubtful_.join(clock);
+}
+
+void Order::host_learns(const Clock& clock) {
+    if (clock.has_unseen()) host_may_learn(clock);
     host_.join(clock);
     host_.forget_unseen();
     host_changes_++;

@@ -8,8 +8,8 @@
 //   default       A per-thread default stream is a blocking stream like any other.
 //   The host      has one clock for all its threads: the check does not see how threads hand over to each other
 //                 (queues, locks), and a clock for each would make false alarms. The clock rises where a call has
-//                 waited, or a query has found work done. Work that the host knows to be done is before everything
-//                 that is queued afterwards.
+//                 waited, or a query of the program's has found work done. Work that the host knows to be done is
+//                 before everything that is queued afterwards.
 #pragma once
 
 #include "access.hpp"
@@ -104,9 +104,9 @@ class Order {
     void destroy_event(u64 handle) { events_.erase(handle); }
 
     void host_learns(const Clock& clock);
-    void host_may_learn(const Clock& clock) { doubtful_.join(clock); }
+    void host_may_learn(const Clock& clock);
     const Clock& host() const { return host_; }
-    // True if the host may have waited for this operation: the host has waited for a stream that had waited unseen.
+    // True if the host may have waited for this operation.
     bool is_doubtful(Time time) const { return doubtful_.covers(time); }
     void all_is_done();
 

@@ -27,7 +27,7 @@ struct Reported {
 
 // The table of a front end. `FrontEnd` has static functions: find_site(); with(context, stream, feed), which calls
 // feed(Reported) under the front end's lock unless there is no driver any more; note(context, stream, piece), which may
-// feed the piece later; with_engine(feed); replaces_pool(begun); queries_for_itself(begun); site_of_caller(); and
+// feed the piece later; with_engine(feed); replaces_pool(begun); queries_for_itself(whose); site_of_caller(); and
 // act_for(site).
 template <class FrontEnd>
 struct Hooks {

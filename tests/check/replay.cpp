@@ -206,6 +206,8 @@ bool Replay::on_order() {
         engine_.wait_unseen(*stream(word(1)));
     } else if (call == "sync") {
         sync();
+    } else if (call == "may-learn") {  // what a synchronize would wait for
+        engine_.host_may_learn(engine_.queued_on(*stream(word(1))));
     } else if (call == "note") {  // a synchronize begins …
         notes_[word(1)] = engine_.queued_on(*stream(word(2)));
     } else if (call == "learn") {  // … and returns

@@ -33,13 +33,14 @@ def planted(tmp_path_factory):
     """The library with all defects, of which the environment selects one."""
     folder = tmp_path_factory.mktemp("planted")
     parts = {"cupti": folder / "cupti", "kernels": folder / "kernels", "engine": SOURCES / "engine"}
-    for part in ("cupti", "kernels"):
-        parts[part].mkdir(parents=True)
+    for part in (".", "cupti", "kernels"):
+        (folder / part).mkdir(exist_ok=True)
         here = [replace(defect, edits=tuple(edit for edit in defect.edits if (SOURCES / part / edit[0]).exists()))
                 for defect in defects_of(FILE)]
         for file, text in planted_texts(SOURCES / part, here).items():
-            (parts[part] / file).write_text(text)
-    (parts["kernels"] / "planted.cpp").unlink()             # it is in the other part
+            (folder / part / file).write_text(text)
+    for part in (".", "kernels"):
+        (folder / part / "planted.cpp").unlink()            # it is in the other part
     for part, sources in parts.items():
         files = sorted(sources.glob("*.cpp"))
         (folder / f"{part}.cpp").write_text("".join(f'#include "{file}"\n' for file in files))

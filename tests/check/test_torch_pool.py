@@ -38,7 +38,8 @@ class Hooks(ctypes.Structure):
                 ("piece_allocated", ctypes.CFUNCTYPE(None, V, V, U, U, ctypes.c_char_p, I)),
                 ("piece_freed", ctypes.CFUNCTYPE(None, V, V, U, I, I)),
                 ("window_opened", V), ("window_closed", V),
-                ("piece_recorded", ctypes.CFUNCTYPE(None, V, V, U)), ("replaces_pool", V)]
+                ("piece_recorded", ctypes.CFUNCTYPE(None, V, V, U)), ("replaces_pool", V),
+                ("queries_for_itself", ctypes.CFUNCTYPE(None, I))]
 
 def allocated(of, stream, address, nbytes, tag, kind):
     assert of == context
@@ -53,7 +54,8 @@ def recorded(of, stream, address):
 field = dict(Hooks._fields_)
 hooks = Hooks(find_site=field["find_site"](lambda: calls.append("site")),
               piece_allocated=field["piece_allocated"](allocated), piece_freed=field["piece_freed"](freed),
-              piece_recorded=field["piece_recorded"](recorded))
+              piece_recorded=field["piece_recorded"](recorded),
+              queries_for_itself=field["queries_for_itself"](lambda whose: calls.append(("queries", whose))))
 others = ctypes.CDLL(os.path.join(sys.argv[1], "libothers.so"), mode=ctypes.RTLD_GLOBAL)
 library = ctypes.CDLL(os.path.join(sys.argv[1], "libc10_cuda.so"))
 for name in ("allocate", "allocate_on"):
@@ -151,6 +153,22 @@ assert taken() == [("freed", 0, y, RETURNED)]
 library.deallocate(x)
 assert taken() == [("recorded", 0x2000, x), ("recorded", 0x3000, x), ("freed", 0, x, RETURNED)]
 assert others.events_recorded() == 3
+""", *options)
+
+
+@COMPILER
+@pytest.mark.parametrize("options", LINKED.values(), ids=LINKED)
+def test_queries_of_the_allocator_are_marked(play, options):
+    """... and those of torch.Event, which the same library makes, are the program's."""
+    play("""
+answer = ctypes.CFUNCTYPE(I, V)(lambda event: calls.append(("queried", event)) or 600)
+others.query_with(answer)
+for name in ("query", "query_for_itself"):
+    getattr(library, name).argtypes = [V]
+assert library.query_for_itself(0x9000) == 600
+assert taken() == [("queries", 2), ("queried", 0x9000), ("queries", 0)]
+assert library.query(0x9001) == 600
+assert calls == [("queried", 0x9001)]
 """, *options)
 
 

@@ -166,32 +166,36 @@ def the_stream_of_a_piece_was_destroyed(p: Program, repaired: bool) -> None:
     p.fill(X, B)
 
 
-for entry in ("cuEventQuery", "cuStreamQuery", "cuStreamQuery_ptsz"):
-    def a_query_of_a_librarys_own(p: Program, repaired: bool, entry: str = entry) -> None:
+for entry, whose, what in ((entry, *one) for entry in ("cuEventQuery", "cuStreamQuery", "cuStreamQuery_ptsz")
+                           for one in ((1, "certain"), (2, "possible"))):
+    def a_query_of_a_librarys_own(p: Program, repaired: bool, entry: str = entry, whose: int = whose) -> None:
+        """... orders nothing, or may do so."""
         p.fill(X, A)
         event = p.record(A)
         arguments = {"hEvent": event} if entry == "cuEventQuery" else {"hStream": A}
-        hooks(p).queries_for_itself(1)
+        hooks(p).queries_for_itself(whose)
         p.call(entry, **arguments)
         hooks(p).queries_for_itself(0)
         if repaired:
             p.call(entry, **arguments)
         p.fill(X, B)
 
-    scene("certain write/write", name=f"{entry} of a library's own orders nothing")(a_query_of_a_librarys_own)
+    scene(f"{what} write/write", name=f"{entry} of a library's own, {whose}")(a_query_of_a_librarys_own)
 
+for whose, what in ((1, "certain"), (2, "possible")):
+    def a_query_of_a_librarys_own_of_the_default_stream(p: Program, repaired: bool, whose: int = whose) -> None:
+        """... says of other streams no more: of buffers not even that their work may be done."""
+        p.create(D, flags=0)
+        p.fill(X, D)
+        hooks(p).queries_for_itself(whose)
+        p.call("cuStreamQuery", hStream=LEGACY)
+        hooks(p).queries_for_itself(0)
+        if repaired:
+            p.synchronize(D)
+        p.fill(X, B)
 
-@scene("certain write/write")
-def a_query_of_a_librarys_own_of_the_default_stream(p: Program, repaired: bool) -> None:
-    """... says nothing of other streams, either: not even that their work may be done."""
-    p.create(D, flags=0)
-    p.fill(X, D)
-    hooks(p).queries_for_itself(1)
-    p.call("cuStreamQuery", hStream=LEGACY)
-    hooks(p).queries_for_itself(0)
-    if repaired:
-        p.synchronize(D)
-    p.fill(X, B)
+    scene(f"{what} write/write", name=f"a library's own query of the default stream, {whose}")(
+        a_query_of_a_librarys_own_of_the_default_stream)
 
 
 @scene(*["certain write/read"] * 3)

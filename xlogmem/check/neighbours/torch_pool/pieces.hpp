@@ -13,7 +13,8 @@
 //
 // A free of a graph's private pool says nothing: the graph goes on using memory that its owner has dropped.
 //
-// The lock is a mutex: its depth in this thread shows that an event is the allocator's. The place in the program is
+// The lock is a mutex: its depth in this thread shows that an event, or the query of one, is the allocator's. The same
+// library makes the queries of torch.Event and torch.cuda.Stream, without the lock. The place in the program is
 // found before a lock is taken, because the search may take the GIL, and a thread with the GIL may wait for the lock.
 #pragma once
 
@@ -74,6 +75,7 @@ struct Pieces {
     int (*lock_mutex)(void*) = nullptr;
     int (*unlock_mutex)(void*) = nullptr;
     int (*record_event)(void*, void*) = nullptr;
+    int (*query_event)(void*) = nullptr;
     int (*current_context)(void**) = nullptr;
 
     // Under the lock.
@@ -119,6 +121,14 @@ inline int record_event(void* event, void* stream) {
         if (thread.recorded < int(thread.streams.size())) thread.streams[std::size_t(thread.recorded)] = stream;
         thread.recorded++;
     }
+    return failed;
+}
+
+inline int query_event(void* event) {
+    if (!caller().depth) return pieces().query_event(event);
+    pieces().hooks->queries_for_itself(XLOGMEM_CHECK_OF_POOL);
+    int failed = pieces().query_event(event);
+    pieces().hooks->queries_for_itself(XLOGMEM_CHECK_OF_PROGRAM);
     return failed;
 }
 
@@ -195,6 +205,7 @@ inline bool watch_pieces(std::size_t hooks) {
            lead(library, "pthread_mutex_unlock", unlock_mutex, all.unlock_mutex) &&
            lead(library, "pthread_mutex_lock", lock_mutex, all.lock_mutex) &&
            lead(library, "cudaEventRecord", record_event, all.record_event) &&
+           lead(library, "cudaEventQuery", query_event, all.query_event) &&
            lead(library, "_ZN3c104cuda20getCurrentCUDAStreamEa", current_stream, all.current_stream) &&
            lead(library, "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE", report, all.report);
 }
