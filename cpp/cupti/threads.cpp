@@ -10,6 +10,8 @@
 
 #include <pthread.h>
 
+#include <optional>
+
 namespace check {
 
 namespace {
@@ -32,11 +34,11 @@ void end(void* ended) {
     delete thread;
 }
 
-pthread_key_t key_of_threads() {
-    static const pthread_key_t key = [] {
+// A process has 1,024 keys. Without one, threads do not end for the check.
+std::optional<pthread_key_t> key_of_threads() {
+    static const std::optional<pthread_key_t> key = [] {
         pthread_key_t made;
-        pthread_key_create(&made, end);  // without one, threads do not end for the check
-        return made;
+        return pthread_key_create(&made, end) ? std::nullopt : std::optional(made);
     }();
     return key;
 }
@@ -48,7 +50,7 @@ Thread::Thread() : number(++newest_thread) {}
 Thread& this_thread() {
     if (!current) {
         current = new Thread;
-        pthread_setspecific(key_of_threads(), current);
+        if (auto key = key_of_threads()) pthread_setspecific(*key, current);
     }
     return *current;
 }

@@ -1,6 +1,9 @@
 """Threads that make calls at once, and a report while they do."""
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +12,7 @@ from threading import Thread
 import pytest
 from cupti_library import NEEDED, library
 from fabricated import LEGACY, PINNED, A, B, Program, X, Y, out, u64
+from places import HELPERS
 
 pytestmark = NEEDED
 ROUNDS = 60
@@ -109,3 +113,36 @@ def test_findings_are_forgotten_and_found_again():
         p.library.xcheck_clear_findings()
         assert p.findings() == []
         p.call("cuCtxSynchronize")
+
+
+WITHOUT_KEYS = """
+import ctypes, sys
+from threading import Thread
+from fabricated import Program, A, X
+
+libc = ctypes.CDLL(None)
+libc.pthread_getspecific.restype = ctypes.c_void_p
+key = ctypes.c_uint()
+while not libc.pthread_key_create(ctypes.byref(key), None):
+    pass
+p = Program(sys.argv[1])
+p.synchronize(A)
+
+def call():
+    values = [libc.pthread_getspecific(key) for key in range(1024)]
+    p.fill(X, A)
+    changed.extend(key for key in range(1024) if libc.pthread_getspecific(key) != values[key])
+
+changed = []
+thread = Thread(target=call)
+thread.start()
+thread.join()
+assert not changed and p.findings() == []
+"""
+
+
+def test_a_process_may_have_no_key_left_for_threads():
+    """Keys of the process are others'."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_KEYS, library()], capture_output=True, text=True, timeout=100,
+                          env=os.environ | {"PYTHONPATH": str(HELPERS)})
+    assert done.returncode == 0, done.stderr
