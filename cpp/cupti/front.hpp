@@ -66,6 +66,8 @@ struct Changes {
     std::vector<Ordered> ordered;  // streams that come after others by a rule of the driver
     std::vector<Launched> launched;
     std::vector<u64> recorded, freed;  // events, memory
+    Stream* doomed_stream = nullptr;  // that the call destroys unless the driver refuses
+    u64 doomed_event = Handles::kNoEvent;
     std::map<u64, u64> unpinned;
 
     void note(u64 operation) {
@@ -82,6 +84,8 @@ struct Changes {
         launched.clear();
         recorded.clear();
         freed.clear();
+        doomed_stream = nullptr;
+        doomed_event = Handles::kNoEvent;
         unpinned.clear();
     }
 };

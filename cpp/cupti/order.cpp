@@ -103,7 +103,12 @@ void add_streams(Calls& calls) {
     AFTER(cuStreamCreate) { create(call, *p.phStream, p.Flags); });
     AFTER(cuStreamCreateWithPriority) { create(call, *p.phStream, p.flags); });
     AFTER(cuGreenCtxStreamCreate) { create(call, *p.phStream, p.flags); });
-    BEFORE(cuStreamDestroy_v2) { call.front.handles().destroy_stream(handle(p.hStream), call.what); });
+    BEFORE(cuStreamDestroy_v2) {
+        call.thread.changes.doomed_stream = call.front.handles().doomed_stream(handle(p.hStream), call.what);
+    });
+    AFTER(cuStreamDestroy_v2) {
+        call.front.handles().end_stream(handle(p.hStream), call.thread.changes.doomed_stream, call.what);
+    });
     AFTER_BOTH(cuStreamWaitEvent, _ptsz) { wait(call, p.hStream, p.hEvent, p.Flags); });
     // Destroyed handles are reported where the driver refuses them, too.
     FAILED_BOTH(cuStreamWaitEvent, _ptsz) { is_alive(call, p.hEvent) && call.stream(p.hStream); });
@@ -146,8 +151,11 @@ void add_events(Calls& calls) {
         call.front.add_foreign_event(handle(*p.phEvent));
     });
     BEFORE(cuEventDestroy_v2) {
-        call.front.drop_event(handle(p.hEvent));
-        call.front.handles().destroy_event(handle(p.hEvent), call.what);
+        call.thread.changes.doomed_event = call.front.handles().doomed_event(handle(p.hEvent), call.what);
+    });
+    AFTER(cuEventDestroy_v2) {
+        if (call.front.handles().end_event(handle(p.hEvent), call.thread.changes.doomed_event, call.what))
+            call.front.drop_event(handle(p.hEvent));
     });
     BEFORE_BOTH(cuEventRecord, _ptsz) { call.record(p.hEvent, p.hStream); });
     BEFORE_BOTH(cuEventRecordWithFlags, _ptsz) { record_with_flags(call, p.hEvent, p.hStream, p.flags); });

@@ -38,20 +38,27 @@ Stream* Handles::find(u64 handle, Caller caller, u32 site) {
     return streams_[handle];
 }
 
-void Handles::end_stream(u64 handle, Stream* stream, Operation what) {
-    dead_streams_[handle] = {what, stream->id};
-    engine_.destroy_stream(stream);
-    of_context_[stream->context].erase(handle);
-    streams_[handle] = nullptr;
+Stream* Handles::doomed_stream(u64 handle, Operation what) {
+    auto found = streams_.find(handle);
+    if (found == streams_.end()) return nullptr;
+    if (!found->second) engine_.dead_handle(Kind::DeadStream, what, dead_streams_[handle]);
+    return found->second;
 }
 
-void Handles::destroy_stream(u64 handle, Operation what) {
-    auto found = streams_.find(handle);
-    if (found == streams_.end()) return;
-    if (found->second)
-        end_stream(handle, found->second, what);
-    else
-        engine_.dead_handle(Kind::DeadStream, what, dead_streams_[handle]);
+void Handles::end_stream(u64 handle, Stream* stream, Operation what) {
+    if (!stream || stream->dead) return;
+    if (streams_[handle] == stream) {
+        dead_streams_[handle] = {what, stream->id};
+        of_context_[stream->context].erase(handle);
+        streams_[handle] = nullptr;
+    }
+    engine_.destroy_stream(stream);
+}
+
+void Handles::create_event(u64 handle, u64 context) {
+    dead_events_.erase(handle);
+    if (events_.count(handle)) engine_.destroy_event(handle);  // the call that destroys it has not returned
+    events_[handle] = {context, ++newest_event_};
 }
 
 bool Handles::is_alive(u64 event, Operation what) {
@@ -61,11 +68,19 @@ bool Handles::is_alive(u64 event, Operation what) {
     return false;
 }
 
-void Handles::destroy_event(u64 handle, Operation what) {
-    if (!is_alive(handle, what)) return;
+u64 Handles::doomed_event(u64 handle, Operation what) {
+    if (!is_alive(handle, what)) return kNoEvent;
+    auto found = events_.find(handle);
+    return found == events_.end() ? 0 : found->second.number;
+}
+
+bool Handles::end_event(u64 handle, u64 event, Operation what) {
+    auto found = events_.find(handle);
+    if (event == kNoEvent || event != (found == events_.end() ? 0 : found->second.number)) return false;
     engine_.destroy_event(handle);
     dead_events_[handle] = {what};
-    context_of_event_.erase(handle);
+    events_.erase(handle);
+    return true;
 }
 
 void Handles::end_thread(u64 thread) {
@@ -83,8 +98,8 @@ void Handles::end_context(u64 context, Operation what) {
         if (Stream* stream = streams_[handle]; stream && stream->context == context) end_stream(handle, stream, what);
     of_context_.erase(context);
     std::set<u64> events;
-    for (auto [event, of] : context_of_event_)
-        if (of == context) events.insert(event);
+    for (auto& [event, made] : events_)
+        if (made.context == context) events.insert(event);
     for (u64 event : events) destroy_event(event, what);
     for (auto place = own_.begin(); place != own_.end();)
         place = place->first.second == context ? own_.erase(place) : std::next(place);

@@ -39,14 +39,19 @@ class Handles {
     Stream* known(u64 handle, Caller caller) const;
     // The same, without a finding, for handles that are not in a call: a pool may remember a stream that is gone.
     Stream* find(u64 handle, Caller caller, u32 site);
-    void destroy_stream(u64 handle, Operation what);
+    void destroy_stream(u64 handle, Operation what) { end_stream(handle, doomed_stream(handle, what), what); }
 
-    void create_event(u64 handle, u64 context) {
-        dead_events_.erase(handle);
-        context_of_event_[handle] = context;
-    }
+    void create_event(u64 handle, u64 context);
     bool is_alive(u64 event, Operation what);  // else there is a finding
-    void destroy_event(u64 handle, Operation what);
+    void destroy_event(u64 handle, Operation what) { end_event(handle, doomed_event(handle, what), what); }
+
+    // A front end that learns afterwards whether the driver has refused destroys in two steps: it finds what is to be
+    // destroyed, and a finding if that was done before, and ends it. Meanwhile the handle may have been given out again.
+    Stream* doomed_stream(u64 handle, Operation what);  // nullptr: none
+    void end_stream(u64 handle, Stream* stream, Operation what);
+    u64 doomed_event(u64 handle, Operation what);  // kNoEvent: none
+    bool end_event(u64 handle, u64 event, Operation what);  // false: the handle is another event's
+    static constexpr u64 kNoEvent = ~u64(0);
 
     void end_thread(u64 thread);  // with its default streams
     void end_context(u64 context, Operation what);  // with its streams and events
@@ -61,11 +66,13 @@ class Handles {
     std::map<std::pair<u64, u64>, Stream*> own_;             // by thread and context
     std::unordered_map<u64, std::set<u64>> of_context_;      // handles of streams
     std::unordered_map<u64, Destroyed> dead_streams_, dead_events_;  // those, and streams made at their handles since
-    std::unordered_map<u64, u64> context_of_event_;
-    u64 newest_id_ = 0;
+    struct Made {
+        u64 context = 0, number = 0;
+    };
+    std::unordered_map<u64, Made> events_;  // by handle, those that were seen made
+    u64 newest_id_ = 0, newest_event_ = 0;
 
     u64 new_id(const char* kind, u32 site);
-    void end_stream(u64 handle, Stream* stream, Operation what);
 };
 
 }  // namespace check

@@ -97,6 +97,52 @@ def a_destroyed_stream(p: Program, repaired: bool) -> None:
 
 
 @scene("certain dead-stream")
+def a_stream_that_the_driver_does_not_destroy(p: Program, repaired: bool) -> None:
+    """As in a context that an illegal address has broken."""
+    p.call("cuStreamDestroy_v2", 700 if repaired else 0, hStream=A)
+    p.fill(X, A)
+
+
+@scene("certain dead-event")
+def an_event_that_the_driver_does_not_destroy(p: Program, repaired: bool) -> None:
+    event = p.record(A)
+    p.call("cuEventDestroy_v2", 700 if repaired else 0, hEvent=event)
+    p.wait(B, event)
+
+
+@scene("certain dead-stream")
+def a_handle_that_is_given_out_again_at_once(p: Program, repaired: bool) -> None:
+    """... before the call that destroys the old stream has returned."""
+    p.call("cuStreamDestroy_v2", hStream=A,
+           meanwhile=lambda: p.in_thread(lambda: p.create(A if repaired else C)))
+    p.fill(X, A)
+
+
+@scene("certain write/write")
+def an_event_that_is_given_out_again_at_once(p: Program, repaired: bool) -> None:
+    """It is alive, and was not recorded."""
+    p.fill(X, A)
+    event = p.record(A)
+    p.call("cuEventDestroy_v2", hEvent=event,
+           meanwhile=lambda: p.in_thread(lambda: p.call("cuEventCreate", phEvent=out(event))))
+    if repaired:
+        p.call("cuEventRecord", hEvent=event, hStream=A)
+    p.wait(B, event)
+    p.fill(X, B)
+
+
+@scene("possible write/write")
+def a_foreign_event_that_the_driver_does_not_destroy(p: Program, repaired: bool) -> None:
+    p.call("cuIpcOpenEventHandle", phEvent=out(EVENT))
+    p.call("cuEventDestroy_v2", 700, hEvent=EVENT)
+    p.fill(X, A)
+    if repaired:
+        p.order(A, B)
+    p.wait(B, EVENT)
+    p.fill(X, B)
+
+
+@scene("certain dead-stream")
 def a_stream_that_is_destroyed_twice(p: Program, repaired: bool) -> None:
     p.call("cuStreamDestroy_v2", hStream=A)
     p.call("cuStreamDestroy_v2", hStream=B if repaired else A)
