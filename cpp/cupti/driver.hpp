@@ -17,6 +17,8 @@ struct Driver {
     using ParamInfo = CUresult (*)(void* kernel, size_t index, size_t* offset, size_t* bytes);
     ParamInfo function_parameter = nullptr, kernel_parameter = nullptr;  // of CUDA 12.4 and later
 
+    CUresult (*primary_state)(CUdevice device, unsigned* flags, int* active) = nullptr;
+
     CUresult (*exchange_capture_mode)(CUstreamCaptureMode* mode) = nullptr;
     CUresult (*load_module)(CUmodule* module, const void* image) = nullptr;
     CUresult (*get_function)(CUfunction* function, CUmodule module, const char* name) = nullptr;
@@ -25,7 +27,7 @@ struct Driver {
     CUresult (*fill)(CUdeviceptr address, unsigned value, size_t count, CUstream stream) = nullptr;
     CUresult (*launch)(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
                        CUstream stream, void** parameters, void** extra) = nullptr;
-    bool complete = false;  // all but the parameters
+    bool complete = false;  // from cuThreadExchangeStreamCaptureMode on
 
     static const Driver& get();
 };

@@ -214,8 +214,14 @@ class Front {
         if (context == newest_context_ && number == newest_number_) return;
         contexts_[newest_context_ = context] = newest_number_ = number;
     }
-    void note_primary(CUdevice device, CUcontext context) { primary_[device] = context; }
-    CUcontext primary(CUdevice device) { return primary_[device]; }
+    struct Primary {
+        CUcontext context = nullptr;
+        u64 retained = 0;  // how often that was seen
+    };
+    void note_primary(CUdevice device, CUcontext context) {
+        primary_[device] = {context, primary_[device].retained + 1};
+    }
+    Primary primary(CUdevice device) { return primary_[device]; }
     // With its streams and events. A context that was never current has none.
     void end_context(CUcontext context, Operation what) {
         auto found = contexts_.find(context);
@@ -224,7 +230,10 @@ class Front {
         contexts_.erase(found);
         newest_context_ = nullptr;
     }
-    u32 number_of(CUcontext context) { return contexts_[context]; }
+    u32 number_of(CUcontext context) const {
+        auto found = contexts_.find(context);
+        return found == contexts_.end() ? 0 : found->second;
+    }
     const std::unordered_map<CUcontext, u32>& contexts() const { return contexts_; }
 
     // An event that another process records, or a launch of a graph.
@@ -262,7 +271,7 @@ class Front {
     std::unordered_map<CUgraphExec, Executable> executables_;
     std::set<u64> foreign_events_;
     std::unordered_map<CUcontext, u32> contexts_;
-    std::unordered_map<CUdevice, CUcontext> primary_;
+    std::unordered_map<CUdevice, Primary> primary_;
     CUcontext newest_context_ = nullptr;
     u32 newest_number_ = 0;
     std::map<std::string, u64> unseen_;

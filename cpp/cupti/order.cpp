@@ -1,6 +1,7 @@
 // Streams, events, and waits of the host.
 #include "callers.hpp"
 #include "calls.hpp"
+#include "driver.hpp"
 #include "newer.hpp"
 
 namespace check {
@@ -130,7 +131,23 @@ void add_streams(Calls& calls) {
         [](const Call& call, const newer::cuLaunchHostFunc_params& p) { call_host(call, p.hStream); });
 }
 
-// The last release of a primary context ends it too, but references that were not seen may be left.
+// The last release of a primary context ends it. References of CUDA's runtime are not seen, so the driver is asked whether it
+// has ended; meanwhile another thread may have made it anew.
+void release(const Call& call, CUdevice device) {
+    Front::Primary before = call.front.primary(device);
+    u32 number = call.front.number_of(before.context);
+    unsigned flags = 0;
+    int active = 1;
+    {
+        Unlocked unlocked(call.front.lock);
+        auto* state = Driver::get().primary_state;
+        if (!state || state(device, &flags, &active) != CUDA_SUCCESS) return;
+    }
+    bool is_same =
+        (call.front.primary(device).retained == before.retained) && call.front.number_of(before.context) == number;
+    if (!active && is_same) call.front.end_context(before.context, call.what);
+}
+
 void add_contexts(Calls& calls) {
     AFTER(cuDevicePrimaryCtxRetain) { call.front.note_primary(p.dev, *p.pctx); });
     for (auto entry : {ENTRY(cuCtxDestroy), ENTRY(cuCtxDestroy_v2)})
@@ -139,8 +156,11 @@ void add_contexts(Calls& calls) {
     for (auto entry : {ENTRY(cuDevicePrimaryCtxReset), ENTRY(cuDevicePrimaryCtxReset_v2)})
         calls.after<cuDevicePrimaryCtxReset_v2_params>(
             entry, [](const Call& call, const cuDevicePrimaryCtxReset_v2_params& p) {
-                call.front.end_context(call.front.primary(p.dev), call.what);
+                call.front.end_context(call.front.primary(p.dev).context, call.what);
             });
+    for (auto entry : {ENTRY(cuDevicePrimaryCtxRelease), ENTRY(cuDevicePrimaryCtxRelease_v2)})
+        calls.after<cuDevicePrimaryCtxRelease_v2_params>(
+            entry, [](const Call& call, const cuDevicePrimaryCtxRelease_v2_params& p) { release(call, p.dev); });
 }
 
 void add_events(Calls& calls) {

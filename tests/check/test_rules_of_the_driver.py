@@ -59,3 +59,17 @@ def test_a_host_function_may_say_that_its_stream_is_done(checked):
 def test_managed_memory_is_memory_of_streams(checked):
     assert checked(MANAGED).pairs == [("write/read", True)]
     assert checked(MANAGED, "fixed").pairs == []
+
+
+RELEASED = DRIVER + """
+a = ok(cuda.cuStreamCreate(1))
+if "retained" in sys.argv:
+    ok(cuda.cuDevicePrimaryCtxRetain(0))
+ok(cuda.cuDevicePrimaryCtxRelease(0))
+cuda.cuStreamSynchronize(a)
+"""
+
+
+def test_the_last_release_of_a_primary_context_ends_its_streams(checked):
+    assert [one["kind"] for one in checked(RELEASED).findings] == ["dead-stream"]
+    assert checked(RELEASED, "retained").findings == []

@@ -16,9 +16,9 @@ WITHOUT_MEANING = {
         r"cuThreadExchangeStreamCaptureMode",
         r"cuUserObject\w+", r"cuGraph(Retain|Release)UserObject", r"cuTensorMap\w+", r"cuDevResource\w+",
         r"cuDevSmResource\w+", r"cuCtxResetPersistingL2Cache", r"cuFlushGPUDirectRDMAWrites", r"cuNNSetAllocator"),
-    "contexts: streams, events and memory are known by their own handles; a release may not be the last": (
+    "contexts: streams, events and memory are known by their own handles": (
         r"cuCtx(Create|Attach|Detach|PushCurrent|PopCurrent|FromGreenCtx)", r"cuGreenCtx(Create|Destroy)",
-        r"cuCtx(En|Dis)ablePeerAccess", r"cuDevicePrimaryCtxRelease", r"cuMemPeer\w+", r"cuCheckpoint\w+"),
+        r"cuCtx(En|Dis)ablePeerAccess", r"cuMemPeer\w+", r"cuCheckpoint\w+"),
     "code: kernels are known when they are launched": (
         r"cuModule(Load\w*)", r"cuLibraryLoad\w+", r"cuLink\w+", r"cuCompilePtx", r"cuBinaryFree", r"cuFuncLoad"),
     "they reserve, and nothing can be accessed yet, or any more": (

@@ -1,4 +1,4 @@
-// What the driver says of the parameters of kernels, for the scenes of scenes_of_launches.py.
+// What the driver says of the parameters of kernels, for the scenes of scenes_of_launches.py, and of primary contexts.
 #include <cstddef>
 #include <map>
 #include <vector>
@@ -7,7 +7,8 @@ using Parameters = std::vector<std::pair<std::size_t, std::size_t>>;  // offset 
 
 namespace {
 
-int changed = 0;
+int changed = 0, active = 0;
+void (*asked)() = nullptr;
 
 int answer(const std::map<long, Parameters>& kernels, long kernel, std::size_t index, std::size_t* offset,
            std::size_t* bytes) {
@@ -24,6 +25,18 @@ int answer(const std::map<long, Parameters>& kernels, long kernel, std::size_t i
 extern "C" {
 
 void change_kernel(int to) { changed = to; }
+
+// The state of all primary contexts; the function is called when the driver is asked for it.
+void set_primary(int to, void (*when_asked)()) {
+    active = to;
+    asked = when_asked;
+}
+int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) {
+    if (asked) asked();
+    *flags = 0;
+    *is_active = active;
+    return device < 8 ? 0 : 101;
+}
 
 int cuFuncGetParamInfo(long function, std::size_t index, std::size_t* offset, std::size_t* bytes) {
     static const Parameters before{{0, 8}, {8, 4}}, after{{0, 4}, {8, 8}};

@@ -1,6 +1,9 @@
 """Scenes of streams and events."""
 from __future__ import annotations
 
+import ctypes
+import os
+
 from fabricated import EVENT, LEGACY, OWN, A, B, C, Program, X, out, scene
 
 # -- streams ------------------------------------------------------------------------------------------
@@ -165,6 +168,65 @@ def a_reset_of_a_device_ends_its_primary_context(p: Program, repaired: bool) -> 
     p.context = 1
     p.call("cuDevicePrimaryCtxReset_v2", dev=1 if repaired else 0)
     p.fill(X, OTHER)
+
+
+NOTHING = ctypes.CFUNCTYPE(None)(lambda: None)
+
+
+def driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+
+
+for entry in ("cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"):
+    def the_last_release(p: Program, repaired: bool, entry: str = entry) -> None:
+        """Which it is, the driver says: CUDA's runtime has references that are not seen."""
+        p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0)
+        p.context = 2
+        p.create(OTHER)
+        p.context = 1
+        driver().set_primary(repaired, NOTHING)
+        p.call(entry, dev=0)
+        p.fill(X, OTHER)
+
+    scene("certain dead-stream", name=f"{entry}, if it is the last one, ends the context")(the_last_release)
+
+
+@scene("certain dead-stream")
+def a_release_is_of_one_device(p: Program, repaired: bool) -> None:
+    p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0)
+    p.context = 2
+    p.create(OTHER)
+    p.context = 1
+    driver().set_primary(0, NOTHING)
+    p.call("cuDevicePrimaryCtxRelease_v2", dev=1 if repaired else 0)
+    p.fill(X, OTHER)
+
+
+@scene("certain dead-stream")
+def a_release_of_which_the_driver_says_nothing(p: Program, repaired: bool) -> None:
+    device = 8 if repaired else 0
+    p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=device)
+    p.context = 2
+    p.create(OTHER)
+    p.context = 1
+    driver().set_primary(0, NOTHING)
+    p.call("cuDevicePrimaryCtxRelease_v2", dev=device)
+    p.fill(X, OTHER)
+
+
+@scene("certain dead-stream")
+def another_thread_makes_the_primary_context_anew(p: Program, repaired: bool) -> None:
+    """... while the driver is asked whether it has ended."""
+    p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0)
+    p.context = 2
+    p.create(OTHER)
+    p.context = 1
+    driver().set_primary(0, anew := ctypes.CFUNCTYPE(None)(lambda: p.in_thread(
+        lambda: p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0 if repaired else 1))))
+    p.call("cuDevicePrimaryCtxRelease_v2", dev=0)
+    driver().set_primary(0, NOTHING)
+    p.fill(X, OTHER)
+    assert anew
 
 
 @scene("certain dead-event")
