@@ -34,7 +34,7 @@ void found_done(Lock& lock, const check::Clock& clock, const check::Clock& perha
         driver().engine.host_may_learn(clock);
     else
         host_learns(clock);
-    if (!perhaps.is_empty()) driver().engine.host_may_learn(perhaps);
+    driver().engine.host_may_learn(perhaps);
 }
 
 CUresult query(Lock& lock, Stream* stream) {
