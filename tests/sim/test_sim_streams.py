@@ -198,3 +198,13 @@ def test_memory_grows_with_the_streams_and_not_with_their_square():
     """
     done = cu.python("-c", program, PYTHONPATH=str(cu.Path(cu.__file__).parent))
     assert int(done.stdout) < 32 << 20, done.stderr          # a clock for each stream: twice that and more
+
+
+def test_arguments_of_streams_and_events(simulator):
+    """Flags that do not exist are refused, and a priority that does not exist is the nearest one."""
+    assert [int(driver.cuEventCreate(flags)[0]) for flags in (0, 2, 8)] == [0, 0, INVALID_VALUE]
+    for wanted, given in ((3, 0), (-2, -2), (-9, -5)):
+        made = driver.cuStreamCreateWithPriority(1, wanted)[1]
+        assert int(driver.cuStreamGetPriority(made)[1]) == given
+    start, end = (driver.cuEventCreate(0)[1] for _ in range(2))
+    assert int(driver.cuEventElapsedTime(start, end)[0]) == INVALID_HANDLE      # not recorded
