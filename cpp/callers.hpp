@@ -76,8 +76,8 @@ inline Callers callers() {
     return found;
 }
 
-// The name of the library that makes the call in progress, if the library makes streams for itself, which a program never
-// sees; else an empty string.
+// The name of the library that makes the call in progress, if the library makes streams for itself, which a program
+// never sees; else an empty string.
 inline std::string library_of_caller() {
     static const char* const own[] = {"libcudnn",    "libcublas",   "libcufft",   "libcurand", "libcusolver",
                                       "libcusparse", "libcutensor", "libnvshmem", "libnvjpeg", "libnvcomp",
@@ -88,8 +88,8 @@ inline std::string library_of_caller() {
 
 // True if the query in progress is a library's own: the program may not learn of it. PyTorch's library has the pool of
 // page-locked memory and the watchdog of NCCL; the polls that a program makes come directly from that for Python. (Its
-// pool of device memory is in libc10_cuda.so, which makes polls of the program's too: torch_pool/pieces.hpp tells the two
-// apart.)
+// pool of device memory is in libc10_cuda.so, which makes polls of the program's too: see
+// torch_pool/pieces.hpp.)
 inline bool is_query_of_library() {
     static const char* const own[] = {"libnccl", "xla_", "libjax_common", nullptr};
     static const char *const torch[] = {"libtorch_cuda.so", nullptr}, *const python[] = {"libtorch_python.so", nullptr};

@@ -131,8 +131,8 @@ void add_streams(Calls& calls) {
         [](const Call& call, const newer::cuLaunchHostFunc_params& p) { call_host(call, p.hStream); });
 }
 
-// The last release of a primary context ends it. References of CUDA's runtime are not seen, so the driver is asked whether it
-// has ended; meanwhile another thread may have made it anew.
+// The last release of a primary context ends it. References of CUDA's runtime are not seen, so the driver has to say
+// whether it has ended; meanwhile another thread may have made it anew.
 void release(const Call& call, CUdevice device) {
     Front::Primary before = call.front.primary(device);
     u32 number = call.front.number_of(before.context);

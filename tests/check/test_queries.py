@@ -27,8 +27,8 @@ event = ok(cuda.cuEventCreate(0))
 ok(cuda.cuMemsetD8Async(p, 1, 4096, a))
 ok(cuda.cuEventRecord(event, a))
 pieces._table().queries_for_itself(int(sys.argv[2]))
-asked = {"cuEventQuery": event, "cuStreamQuery": a}.get(sys.argv[1])
-while asked and query(sys.argv[1], asked):
+queried = {"cuEventQuery": event, "cuStreamQuery": a}.get(sys.argv[1])
+while queried and query(sys.argv[1], queried):
     pass
 pieces._table().queries_for_itself(0)
 ok(cuda.cuMemsetD8Async(p, 2, 4096, b))
@@ -56,7 +56,7 @@ def library(tmp_path_factory):
 @ENTRIES
 @pytest.mark.parametrize("names", [("libnccl.so.2",), ("libtorch_cuda.so",), ("libtorch_cuda.so", "libtorch_cpu.so"),
                                    ("xla_cuda_plugin.so",), ("libjax_common.so",)], ids=" by ".join)
-def test_a_librarys_own_query_may_tell(checked, library, entry, names):
+def test_a_librarys_own_query_may_say(checked, library, entry, names):
     assert checked(PROGRAM, entry, "0", *map(library, names)).pairs == POSSIBLE
 
 

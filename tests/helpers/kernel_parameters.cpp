@@ -8,7 +8,7 @@ using Parameters = std::vector<std::pair<std::size_t, std::size_t>>;  // offset 
 namespace {
 
 int changed = 0, active = 0;
-void (*asked)() = nullptr;
+void (*called)() = nullptr;
 
 int answer(const std::map<long, Parameters>& kernels, long kernel, std::size_t index, std::size_t* offset,
            std::size_t* bytes) {
@@ -26,13 +26,13 @@ extern "C" {
 
 void change_kernel(int to) { changed = to; }
 
-// The state of all primary contexts; the function is called when the driver is asked for it.
-void set_primary(int to, void (*when_asked)()) {
+// The state of all primary contexts; the function is called when the driver is to say it.
+void set_primary(int to, void (*when_called)()) {
     active = to;
-    asked = when_asked;
+    called = when_called;
 }
 int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) {
-    if (asked) asked();
+    if (called) called();
     *flags = 0;
     *is_active = active;
     return device < 8 ? 0 : 101;

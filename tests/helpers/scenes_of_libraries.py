@@ -103,7 +103,7 @@ for entry in ("cuEventQuery", "cuStreamQuery", "cuStreamQuery_ptsz"):
     for names in OWN_QUERIES:
         def a_library_queries(p: Program, repaired: bool, entry: str = entry,
                               names: tuple[str, str | None] = names) -> None:
-            """... and nothing is known of what it tells the program."""
+            """... and nothing is known of what it says to the program."""
             p.fill(X, A)
             handle = p.record(A) if entry == "cuEventQuery" else A
             query_by(p, entry, handle, *names)

@@ -216,7 +216,7 @@ def a_release_of_which_the_driver_says_nothing(p: Program, repaired: bool) -> No
 
 @scene("certain dead-stream")
 def another_thread_makes_the_primary_context_anew(p: Program, repaired: bool) -> None:
-    """... while the driver is asked whether it has ended."""
+    """... while the driver says that it has ended."""
     p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0)
     p.context = 2
     p.create(OTHER)
