@@ -9,13 +9,17 @@ import os
 import re
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
 from copy import copy
 from importlib.metadata import PackageNotFoundError, distribution, version
+from multiprocessing import get_context
 from pathlib import Path
+from shutil import copy2
 
 from Cython.Build import cythonize
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
+from setuptools.modified import newer
 
 CHECKS = {"flags": ["-O0", "-g", "-D_GLIBCXX_ASSERTIONS"], "macros": [("XLOGMEM_CHECKS", "1")]}
 NO_ASSERTIONS = [("NDEBUG", "1")]               # of Python's headers: Python defines it too, but not if CFLAGS is set
@@ -31,15 +35,19 @@ if build not in BUILDS:
 
 ROOT = Path(os.path.relpath(Path(__file__).parent))     # from the folder of the setup.py
 HEADER = str(ROOT / "xlogmem/include/xlogmem.h")
+TRANSLATED = Path("build/cython")
 KEYWORDS = str(ROOT / "xlogmem/_base/keywords.hpp")     # included by each translated module
 SHARED = sorted(map(str, ROOT.glob("cpp/*.hpp")))
+# The engine of the check and its reader of kernels are in two libraries, and compiled once.
+ENGINE = ("cpp/engine", "cpp/kernels")
 CORES = len(os.sched_getaffinity(0))
 # Optimisation of a release build, by module.  Those on the paths that benchmarks/instructions.py counts have what the
-# counts need; the others compile in half the time.
-HOT = dict.fromkeys(["_core", "_loops", "_order", "_table", "async_", "base", "blocks", "foreign", "index",
-                     "launch", "pool"], "-O3")
+# counts need; the others compile in half the time.  To blocks, of -O3 the inlining alone makes a difference.
+HOT = dict.fromkeys(["_core", "_loops", "_order", "_table", "async_", "base", "foreign", "index", "launch", "pool"],
+                    "-O3")
+INLINED = {"blocks": "-O2 -fno-tree-vectorize --param=max-inline-insns-auto=30 --param=inline-min-speedup=15"}
 WARM = dict.fromkeys(["_driver", "_torch_pool", "buffers", "objects", "sites", "streams"], "-O2")
-OPTIMISED = HOT | WARM
+OPTIMISED = HOT | INLINED | WARM
 SANITIZERS = BUILDS[build].get("sanitizers", [])
 # A Python that was built with -g passes it on, and the wheels would be seven times as large.
 SYMBOLS = ["-g0"] if build == "release" else []
@@ -110,7 +118,7 @@ def sources() -> Path:
 def module(name: str, path: Path, folders: Iterable[Path]) -> Extension:
     """The module `name` of the source `path`, whose pages lie in a folder of its name.  `folders` are searched for
     headers."""
-    optimised = [OPTIMISED.get(path.stem, "-O1")] if build == "release" else []
+    optimised = OPTIMISED.get(path.stem, "-O1").split() if build == "release" else []
     pages = path.with_name(path.stem.lstrip("_")).glob("*.[ph]*")
     return Extension(name, [str(path)], language="c++",
                      include_dirs=[INCLUDE, str(ROOT / "cpp"), str(ROOT / "xlogmem/include"), *map(str, folders),
@@ -119,10 +127,10 @@ def module(name: str, path: Path, folders: Iterable[Path]) -> Extension:
                      define_macros=MACROS, extra_compile_args=[*CPP, *optimised], extra_link_args=SANITIZERS)
 
 
-def translated(modules: list[Extension], include_path: Iterable[Path] = ()) -> list[Extension]:
-    """The modules, translated to C++ on all cores; `.pxd` files are looked up in `include_path` too."""
-    made = cythonize(
-        modules, build_dir="build/cython", nthreads=CORES, include_path=[str(folder) for folder in include_path],
+def translated(extension: Extension) -> list[str]:
+    """The C++ files of a module: Cython translates those of its sources that changed."""
+    made, = cythonize(
+        [extension], build_dir=str(TRANSLATED), include_path=getattr(extension, "cython_include_dirs", []),
         compiler_directives={
             "language_level": 3,
             "boundscheck": True,                        # of Python's sequences, which may come from other libraries
@@ -131,9 +139,8 @@ def translated(modules: list[Extension], include_path: Iterable[Path] = ()) -> l
             "cdivision": True,
             "warn.undeclared": False,
         })
-    for extension in made:
-        name_nearest_arguments(Path(extension.sources[0]))
-    return made
+    name_nearest_arguments(Path(made.sources[0]))
+    return made.sources
 
 
 # In the functions of Cython's that read the arguments of a call and know the names of all.
@@ -153,15 +160,35 @@ def name_nearest_arguments(source: Path) -> None:
         source.write_text(found.replace(python, f'{python}#include "_base/keywords.hpp"\n', 1))
 
 
+def copy_headers(extensions: list[Extension]) -> None:
+    """Copy the headers of modules to where Cython copies them, too, before a compiler reads them there."""
+    for header in {path for extension in extensions for path in extension.depends if path.endswith((".h", ".hpp"))}:
+        copied = TRANSLATED / header
+        if not header.startswith("..") and newer(header, str(copied)):
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            copy2(header, copied)
+
+
 class BuildExtensions(build_ext):
-    """Compiles on all cores, and everything again where the last build in this folder was of another kind."""
+    """Translates and compiles on all cores, and everything again where the last build in this folder was of another
+    kind."""
 
     def finalize_options(self) -> None:
         super().finalize_options()
         self.parallel = self.parallel or CORES
 
     def build_extensions(self) -> None:
-        self.extensions.sort(key=lambda extension: -sum(map(os.path.getsize, extension.sources)))   # the longest first
+        """Each module is compiled when it is translated, the longest first.
+
+        Cython holds the GIL, so it has processes, which are forked while this process has no other thread.
+        """
+        self.extensions.sort(key=size, reverse=True)
+        copy_headers(self.extensions)
+        with ProcessPoolExecutor(self.parallel, get_context("fork")) as self.translators:
+            self.translators.submit(int).result()       # all processes start at the first call
+            self.compile_extensions()
+
+    def compile_extensions(self) -> None:
         super().build_extensions()
 
     def run(self) -> None:
@@ -174,6 +201,14 @@ class BuildExtensions(build_ext):
 
     def build_extension(self, extension: Extension) -> None:
         """With a folder of its own for objects: two libraries are made of the same files, perhaps at the same time."""
+        if extension.sources[0].endswith(".pyx"):
+            extension.sources = self.translators.submit(translated, extension).result()
         builder = copy(self)
         builder.build_temp = str(Path(self.build_temp, extension.name))
         super(BuildExtensions, builder).build_extension(extension)
+
+
+def size(extension: Extension) -> int:
+    """How many bytes of its own are compiled: of a module and its pages, or of a library's folder."""
+    own = [path for path in extension.depends if path.endswith((".pxi", ".cpp")) and not path.startswith(ENGINE)]
+    return sum(map(os.path.getsize, [*extension.sources, *own]))

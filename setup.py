@@ -18,6 +18,7 @@ import os
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -33,6 +34,7 @@ HERE = Path(__file__).parent
 os.chdir(HERE)
 sys.path.insert(0, str(HERE))
 from compiling import (  # noqa: E402
+    ENGINE,
     HEADER,
     INCLUDE,
     KEYWORDS,
@@ -45,7 +47,6 @@ from compiling import (  # noqa: E402
     folder_of,
     module,
     sources,
-    translated,
 )
 
 
@@ -83,8 +84,6 @@ def rmm_binding() -> list[Extension]:
         extra_link_args=["-Wl,--gc-sections", "-Wl,--version-script=xlogmem/rmm/exports.map"])]
 
 
-# The engine of the check and its reader of kernels are in two libraries, and compiled once.
-ENGINE = ("cpp/engine", "cpp/kernels")
 LIBRARY = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibility=hidden", "-pthread",
            *SYMBOLS, *SANITIZERS]
 
@@ -92,9 +91,9 @@ LIBRARY = ["-std=c++20", "-Wall", "-Wextra", "-Wno-unused-parameter", "-fvisibil
 class BuildWithEngine(BuildExtensions):
     """Compiles the engine once, beside the modules."""
 
-    def build_extensions(self) -> None:
+    def compile_extensions(self) -> None:
         self.engine = ThreadPoolExecutor(1).submit(self.compile_engine)
-        super().build_extensions()
+        super().compile_extensions()
 
     def compile_engine(self) -> list[str]:
         """The object files of the engine, which is older than none of its sources."""
@@ -112,8 +111,12 @@ class BuildWithEngine(BuildExtensions):
 
     def build_extension(self, extension: Extension) -> None:
         if getattr(extension, "engine", False):
-            extension.extra_objects = self.engine.result()
+            extension.extra_objects = self.engine_objects()
         super().build_extension(extension)
+
+    def engine_objects(self) -> Iterator[str]:
+        """What a library is linked with.  The engine is waited for when the library is linked, not before."""
+        yield from self.engine.result()
 
 
 def as_one_file(folder: str) -> str:
@@ -191,6 +194,6 @@ root = sources()
 modules = [module(str(path.relative_to(root).with_suffix("")).replace("/", "."), path, [root / "xlogmem"])
            for path in sorted(root.glob("xlogmem/**/*.pyx")) if path.parent.name != "rmm"]
 driver = needed("libcuda.so.1")
-setup(ext_modules=[*translated([*modules, *rmm_binding()]), simulator, simulated_runtime(12, driver),
+setup(ext_modules=[*modules, *rmm_binding(), simulator, simulated_runtime(12, driver),
                    simulated_runtime(13, driver), plain_runtime(12), plain_runtime(13), *check_on_gpus()],
       cmdclass={"build_ext": BuildWithEngine})

@@ -15,10 +15,11 @@ from setuptools import setup
 HERE = Path(__file__).parent.resolve()
 os.chdir(HERE)
 sys.path.insert(0, str(HERE.parent))
-from compiling import BuildExtensions, module, sources, translated  # noqa: E402
+from compiling import BuildExtensions, module, sources  # noqa: E402
 
 version = re.search(r'__version__ = "(.+)"', (HERE.parent / "xlogmem/__init__.py").read_text())[1]
 root = sources()
 loops = module("xlogmem_bench._loops", Path("src/xlogmem_bench/_loops.pyx"), [root / "xlogmem"])
-setup(version=version, install_requires=[f"xlogmem=={version}"], ext_modules=translated([loops], [root]),
+loops.cython_include_dirs = [str(root)]
+setup(version=version, install_requires=[f"xlogmem=={version}"], ext_modules=[loops],
       cmdclass={"build_ext": BuildExtensions})

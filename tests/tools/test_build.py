@@ -2,8 +2,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import sys
+from copy import copy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +20,7 @@ class BuildExt:
 
     compiled: list[bool]
     fails = False
+    build_temp = "objects"
 
     def __init__(self) -> None:
         self.force = False
@@ -27,18 +31,22 @@ class BuildExt:
             raise KeyboardInterrupt
 
 
+def part(name: str, **names: object) -> dict[str, object]:
+    """The names of compiling.py of which one is this class or function; the others have stand-ins."""
+    tree = ast.parse(COMPILING.read_text())
+    (found,) = (node for node in tree.body if getattr(node, "name", "") == name)
+    exec(compile(ast.Module([found], []), str(COMPILING), "exec"), names)
+    return names
+
+
 @pytest.fixture
 def build(tmp_path, monkeypatch):
     """Builds of a kind: True if everything was compiled."""
     monkeypatch.chdir(tmp_path)
-    tree = ast.parse(COMPILING.read_text())
-    (command,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "BuildExtensions")
-    program = compile(ast.Module([command], []), str(COMPILING), "exec")
     BuildExt.compiled = []
 
     def build(kind: str, *, fails: bool = False, force: bool = False) -> bool:
-        names = {"build_ext": BuildExt, "Path": Path, "build": kind}
-        exec(program, names)
+        names = part("BuildExtensions", build_ext=BuildExt, Path=Path, build=kind)
         BuildExt.fails = fails
         one = names["BuildExtensions"]()
         one.force = force
@@ -68,6 +76,45 @@ def test_a_build_that_stopped_half_way_is_compiled_anew(build):
     assert build("debug", fails=True)
     assert build("release")
     assert not build("release")
+
+
+def test_the_commands_that_need_only_metadata_translate_nothing():
+    """pip runs setup.py three times, and two of these compile nothing."""
+    for path in (SETUP, SETUP.parent / "benchmarks/setup.py"):
+        assert "cythonize" not in path.read_text()
+    calls = [node for node in ast.walk(ast.parse(COMPILING.read_text())) if isinstance(node, ast.Call)]
+    assert [ast.unparse(call.func) for call in calls].count("cythonize") == 1
+    assert sum("translated" in map(ast.unparse, call.args) for call in calls) == 1     # by build_extension
+
+
+def test_a_module_is_translated_and_a_library_is_not():
+    done = []
+
+    class Translators:
+        def submit(self, function, extension):
+            done.append(extension.name)
+            return SimpleNamespace(result=lambda: ["translated.cpp"])
+
+    class Compiler(BuildExt):
+        def build_extension(self, extension):
+            done.append((extension.sources, self.build_temp))
+
+    names = part("BuildExtensions", build_ext=Compiler, Path=Path, copy=copy, translated=None)
+    command = names["BuildExtensions"]()
+    command.translators = Translators()
+    for name, source in (("module", "module.pyx"), ("library", "library.cpp")):
+        command.build_extension(SimpleNamespace(name=name, sources=[source]))
+    assert done == ["module", (["translated.cpp"], "objects/module"), (["library.cpp"], "objects/library")]
+
+
+def test_the_longest_comes_first(tmp_path):
+    """The engine has a thread of its own, and counts for no library."""
+    names = part("size", os=os, ENGINE=(str(tmp_path / "engine"),))
+    (tmp_path / "engine").mkdir()
+    paths = [str(tmp_path / name) for name in ("head.pyx", "page.pxi", "part.cpp", "head.hpp", "engine/order.cpp")]
+    for power, path in enumerate(paths):
+        Path(path).write_text("." * 10**power)
+    assert names["size"](SimpleNamespace(sources=paths[:1], depends=paths[1:])) == 111
 
 
 @pytest.fixture
