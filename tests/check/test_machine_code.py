@@ -69,7 +69,7 @@ NUMBERS_OF_KERNELS = {
     "a_loop": ({0: set(), 8: set()}, {0: {0, 4, 16}, 8: {0, 4, 16}}),
     "under_conditions": ({0: set(), 8: set(), 16: set()}, {0: {24}, 8: {24}, 16: {24}}),
     "chosen": ({0: {8, 12, 20}, 8: {0, 4, 20}}, {0: {16}, 8: {16}}),
-    "a_table_of_jumps": (dict.fromkeys(range(8, 48, 8), {56}) | {48: {0}}, dict.fromkeys(range(8, 56, 8), {0})),
+    "a_table_of_jumps": ({at: {56} for at in range(8, 48, 8)} | {48: {0}}, {at: {0} for at in range(8, 56, 8)}),
     "on_the_chip": ({8: {0, 4, 16}}, {8: set()}),
     "from_another_lane": ({0: {8, 12}, 8: {0, 4}}, {0: set(), 8: set()}),
     "called": ({16: set()}, {16: {0, 4, 8, 12, 32}}),

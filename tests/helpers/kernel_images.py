@@ -12,8 +12,8 @@ from places import ROOT
 
 KERNELS = ROOT / "cpp/kernels"
 # Its files about machine code, which have a program of their own: machine_listings.py.
-CODE = ("branches", "evidence", "listing", "lives", "machine_code", "numbers", "opcodes", "origins", "registers", "steps",
-        "steps_of_memory")
+CODE = ("branches", "evidence", "listing", "lives", "machine_code", "numbers", "opcodes", "origins", "registers",
+        "steps", "steps_of_memory")
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Code:
         return f"{BASE} | {places} | {jumps}"
 
     def machine(self, seed: int, **numbers: int) -> Machine:
-        """After a run. `numbers` has values of numbers by their offsets, as ``n16=8``; predicates depend on them then."""
+        """After a run.  `numbers` are values by their offsets, as ``n16=8``; then predicates depend on them."""
         chance = random.Random(seed)
         space = bytearray(self.end)
         for offset in range(0, self.end, 8):
@@ -332,5 +332,5 @@ class Code:
             self.add("RET.REL.NODEC R50 0x0")
 
     STEPS = (load_word, load_word, load_word, load_number, load_by_index, load_by_address, move, move, add_number,
-             add_number, add_two, choose, scramble, compare, compare_number, compute, access, access, access, access, access,
-             load_address, store_address, load_stored, move_stack, branch, branch, loop, jump, call, call)
+             add_number, add_two, choose, scramble, compare, compare_number, compute, access, access, access, access,
+             access, load_address, store_address, load_stored, move_stack, branch, branch, loop, jump, call, call)

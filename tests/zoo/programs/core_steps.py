@@ -1,4 +1,4 @@
-"""cuda.core: a kernel is handed the number of the step, on streams in turn; another stream adds up what the step has made.
+"""cuda.core: a kernel is handed the number of the step, on streams in turn; another stream adds up what it has made.
 
 Right: each step waits for the one before, the sum for its step, and the next step for the sum.
 nowait: the sum does not wait for its step.
