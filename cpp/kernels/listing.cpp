@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <string>
 
 namespace check::machine {
@@ -158,9 +159,13 @@ void read_operands(std::string_view text, Instruction* instruction) {
         Predicate predicate;
         if (read_predicate(word, &predicate)) {
             instruction->has_predicates |= predicate != 0;
+            instruction->inverts_predicates |= predicate < 0;
+            instruction->named_predicates |= 1u << std::abs(predicate);
+            instruction->last_predicates |= 1u << std::abs(predicate);
             if (predicate > 0) seen |= 1u << predicate;
             continue;
         }
+        instruction->last_predicates = 0;
         instruction->changed_predicates |= word == "PR" || word == "UPR" ? kAllPredicates : seen;
         instruction->operands.push_back(operand_of(word));
     }

@@ -20,7 +20,7 @@ from machine_listings import (
     listings_of,
     output_of,
 )
-from machine_pieces import JUMPS, NUMBERS, PARAMETERS, PIECES, RW, A, R, U, W, piece
+from machine_pieces import JUMPS, JUMPS_OF_NUMBERS, NUMBERS, PARAMETERS, PIECES, RW, A, R, U, W, piece
 from sass_machine import block_of
 from sass_programs import Code
 
@@ -67,12 +67,12 @@ NUMBERS_OF_KERNELS = {
     "both": ({0: {8}}, {0: set()}),
     "bytes_with_an_offset_of_32_bits": ({0: {8, 12}}, {0: set()}),
     "a_loop": ({0: set(), 8: set()}, {0: {0, 4, 16}, 8: {0, 4, 16}}),
-    "under_conditions": ({0: set(), 8: set(), 16: set()}, {0: {24}, 8: {24}, 16: {24}}),
+    "under_conditions": (dict.fromkeys((0, 8, 16), set()), dict.fromkeys((0, 8, 16), set(range(0, 28, 4)))),
     "chosen": ({0: {8, 12, 20}, 8: {0, 4, 20}}, {0: {16}, 8: {16}}),
     "a_table_of_jumps": ({at: {56} for at in range(8, 48, 8)} | {48: {0}}, {at: {0} for at in range(8, 56, 8)}),
     "on_the_chip": ({8: {0, 4, 16}}, {8: set()}),
     "from_another_lane": ({0: {8, 12}, 8: {0, 4}}, {0: set(), 8: set()}),
-    "called": ({16: set()}, {16: {0, 4, 8, 12, 32}}),
+    "called": ({16: set()}, {16: {32}}),
     "handed_over": ({16: set()}, {16: None}),
     "nested": ({24: set(), 64: set()}, {24: set(), 64: set()}),
     "unused_fields": ({0: set(), 16: set()}, {0: set(), 16: set()}),
@@ -100,7 +100,8 @@ def pieces(tmp_path_factory):
     file = tmp_path_factory.mktemp("pieces") / "pieces.txt"
     text = [f"== {name} | 528 | {PARAMETERS} |\n{piece(*lines)}" for name, (lines, _, _) in PIECES.items()]
     text += [f"== {name} | 528 | {PARAMETERS} | {jumps}\n{piece(*lines)}" for name, (lines, jumps, _) in JUMPS.items()]
-    text += [f"== {name} | 528 | {PARAMETERS} |\n{piece(*lines)}" for name, (lines, _, _) in NUMBERS.items()]
+    text += [f"== {name} | 528 | {PARAMETERS} | {JUMPS_OF_NUMBERS.get(name, '')}\n{piece(*lines)}"
+             for name, (lines, _, _) in NUMBERS.items()]
     file.write_text("".join(text))
     return file
 
