@@ -75,6 +75,7 @@ struct Access {
     u32 word = 0;  // of the kernel that has done it
     bool absent = false;  // … and nothing shows that it uses any of these bytes
     bool moved = false;  // … and it may go somewhere else than to its anchor
+    bool skipped = false;  // … or nowhere
     bool found = false;  // … and nothing shows that the kernel uses the address
     bool unused = false;  // … and its code shows that it does not
     bool unseen = false;  // it may come after what it contradicts: see Clock::add_unseen()
@@ -108,9 +109,10 @@ inline bool is_whole(const Access& exact, const Access& kernel) {
            exact.begin <= kernel.begin && kernel.end <= exact.end;
 }
 
-// True if it is not known where one of the two goes, and it may be past the other.
+// True if it is not known where one of the two goes, and it may be past the other, or go nowhere.
 inline bool may_miss(const Access& first, const Access& second) {
-    return (first.moved && !is_whole(second, first)) || (second.moved && !is_whole(first, second));
+    return first.skipped || second.skipped || (first.moved && !is_whole(second, first)) ||
+           (second.moved && !is_whole(first, second));
 }
 
 // True if nothing shows that the kernel uses the bytes.
@@ -141,6 +143,7 @@ inline Verdict judge(const Access& first, const Access& second) {
 inline bool stands_for(const Access& later, const Access& earlier, u64 begin, u64 end) {
     if (!writes(later.role) && later.role != earlier.role) return false;
     if ((later.maybe_end && !earlier.maybe_end) || (later.moved && !earlier.moved)) return false;
+    if (later.skipped && !earlier.skipped) return false;
     if ((later.absent && !earlier.absent) || (later.role == Role::Atomic && earlier.role != Role::Atomic)) return false;
     if (later.found && !(earlier.found && earlier.word == later.word)) return false;
     if (later.anchor)

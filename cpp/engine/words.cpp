@@ -26,9 +26,9 @@ bool KernelWords::vary(u32 word, ParameterPlaces anywhere, ParameterPlaces betwe
 bool KernelWords::limit(u32 word, const LaunchNumbers& numbers) {
     if (!word) return false;
     Word& of = all_[word];
-    bool before = of.is_moved();
+    bool was_moved = of.is_moved(), was_skipped = of.is_skipped();
     of.numbers = numbers;
-    return of.is_moved() != before;
+    return of.is_moved() != was_moved || of.is_skipped() != was_skipped;
 }
 
 bool KernelWords::settle(u32 word, bool used) {
@@ -38,6 +38,8 @@ bool KernelWords::settle(u32 word, bool used) {
 }
 
 namespace {
+
+constexpr std::size_t kMostAddresses = 512;  // of a word
 
 ParameterPlaces different_places(const std::vector<u64>& a, const std::vector<u64>& b) {
     ParameterPlaces places = 0;
@@ -52,21 +54,17 @@ ParameterPlaces different_places(const std::vector<u64>& a, const std::vector<u6
 }  // namespace
 
 bool KernelWords::launch(u32 word, u64 address, const Block& block, const Launch& launch) {
-    Word& of = all_[word];
-    for (Last& last : of.last) {
-        if (last.address != address || last.generation != block.generation || !last.stream) continue;
-        bool other_stream = std::exchange(last.stream, launch.stream) != launch.stream;
-        if (last.numbers == launch.numbers) return false;
-        ParameterPlaces places = different_places(last.numbers, launch.numbers);
-        last.numbers = launch.numbers;
-        return vary(word, places, other_stream ? places : 0);
-    }
-    Last& oldest = of.last[of.newest++ % of.last.size()];
-    oldest.address = address;
-    oldest.generation = block.generation;
-    oldest.stream = launch.stream;
-    oldest.numbers = launch.numbers;
-    return false;
+    std::unordered_map<u64, Last>& all = all_[word].last;
+    auto found = all.find(address);
+    if (found == all.end() && all.size() >= kMostAddresses) all.clear();
+    Last& last = found == all.end() ? all[address] : found->second;
+    bool is_first = last.generation != block.generation || !last.stream;
+    bool other_stream = std::exchange(last.stream, launch.stream) != launch.stream;
+    last.generation = block.generation;
+    if (last.numbers == launch.numbers) return false;
+    ParameterPlaces places = is_first ? 0 : different_places(last.numbers, launch.numbers);
+    last.numbers = launch.numbers;
+    return vary(word, places, other_stream ? places : 0);
 }
 
 void Engine::judge_again(u32 word) {

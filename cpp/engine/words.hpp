@@ -9,13 +9,13 @@
 // pointer, and a number to add. So a pointer does not say where the kernel goes if the numbers beside the pointer vary
 // between launches on the same memory. Which numbers matter is known once the kernel's code was read: those that are
 // added to the address. A step or a learning rate is none of them. Until then, and for numbers on which branches of the
-// code depend, any number counts that varies between streams.
+// code depend, any number counts that varies between streams. Where a branch depends on it, the kernel may go nowhere.
 #pragma once
 
 #include "blocks.hpp"
 #include "launch_numbers.hpp"
 
-#include <array>
+#include <unordered_map>
 #include <vector>
 
 namespace check {
@@ -60,6 +60,7 @@ class KernelWords {
         }
         if (access.role == Role::Write && word.role == Role::Atomic) access.role = Role::Atomic;
         access.moved = word.is_moved();
+        access.skipped = word.is_skipped();
         access.found &= word.code != Code::Uses;
         access.unused |= word.code == Code::DoesNotUse;
     }
@@ -67,7 +68,7 @@ class KernelWords {
   private:
     enum class Code : u8 { NotRead, Uses, DoesNotUse };
     struct Last {
-        u64 address = 0, generation = 0, stream = 0;
+        u64 generation = 0, stream = 0;
         std::vector<u64> numbers;
     };
     struct Word {
@@ -75,12 +76,13 @@ class KernelWords {
         Code code = Code::NotRead;
         LaunchNumbers numbers;
         ParameterPlaces varied = 0, varied_between_streams = 0;
-        std::array<Last, 8> last;  // for the last few addresses that it had
-        u32 newest = 0;
+        std::unordered_map<u64, Last> last;  // by the addresses that it had
 
         bool is_moved() const {
             return (varied & numbers.added) || (varied_between_streams & (numbers.added | numbers.deciding));
         }
+        // A branch may lead around the access. Until the code was read, that is not assumed.
+        bool is_skipped() const { return code != Code::NotRead && (varied_between_streams & numbers.deciding); }
     };
     std::vector<Word> all_{1};  // 0 is none
 };
