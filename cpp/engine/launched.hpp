@@ -7,6 +7,9 @@ namespace check {
 
 class Launched {
   public:
+    // Stands for any address of memory, among the numbers: not the same as none, which a kernel may ask for.
+    static constexpr u64 kOfMemory = 0x100000001;
+
     // `space` has the values of all parameters, at their offsets; the ranges are added to `ranges`.
     Launched(Engine& engine, const Stream& stream, const std::vector<u8>& space, std::vector<Range>& ranges)
         : engine_(engine), space_(space), ranges_(ranges), launch_(engine.new_launch()) {
@@ -14,7 +17,7 @@ class Launched {
         launch_.stream = stream.id;
         for (std::size_t offset = 0; offset < space.size(); offset += 8) {
             u64 value = word(offset);
-            launch_.numbers.push_back(engine.find(value) ? 0 : value);
+            launch_.numbers.push_back(engine.find(value) ? kOfMemory : value);
         }
     }
 

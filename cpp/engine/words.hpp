@@ -29,7 +29,7 @@ struct Through {
 
 class KernelWords {
   public:
-    // What a launch is handed: its parameters by words of eight bytes, with zeros for addresses of memory.
+    // What a launch is handed: its parameters by words of eight bytes, with the same value for all addresses of memory.
     struct Launch {
         u64 stream = 0;
         std::vector<u64> numbers;

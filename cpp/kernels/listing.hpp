@@ -47,7 +47,7 @@ struct Instruction {
     bool has_predicates = false;  // among its operands
     bool inverts_predicates = false;
     u32 named_predicates = 0;  // bits by their numbers
-    u32 last_predicates = 0;   // of these, those behind everything else, which are read
+    u32 last_predicates = 0;  // of these, those behind everything else, which are read
     u32 changed_predicates = 0;  // bits by their numbers
     std::vector<Operand> operands;  // without predicates
 

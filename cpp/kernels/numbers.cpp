@@ -41,9 +41,7 @@ ParameterPlaces of_predicates(const std::array<ParameterPlaces, kPredicates>& pr
 enum class Operands : u8 { All, Sources };
 
 // What is loaded afterwards depends on the value, and on where it was put or taken from.
-bool stores(Effect effect) {
-    return (effect > Effect::Load && effect <= Effect::OnChip) || effect == Effect::ToLocal;
-}
+bool stores(Effect effect) { return (effect > Effect::Load && effect <= Effect::OnChip) || effect == Effect::ToLocal; }
 
 bool is_access(Effect effect) { return effect >= Effect::Load && effect <= Effect::Tensor; }
 
@@ -231,8 +229,8 @@ void NumberFlow::follow(Values& values, std::size_t number) {
     decide(values, instruction);
     if (instruction.effect == Effect::Constant) return write_constant(values, number);
     ParameterPlaces all = sources(values, instruction, written_[number].empty() ? Operands::All : Operands::Sources);
-    bool loads = instruction.effect == Effect::FromLocal || instruction.effect == Effect::OnChip ||
-                 has(instruction.name, "B2R");
+    bool loads =
+        instruction.effect == Effect::FromLocal || instruction.effect == Effect::OnChip || has(instruction.name, "B2R");
     if (is_access(instruction.effect)) {
         for (const Operand& operand : instruction.operands)
             if (operand.form == Form::Address) addresses_.insert(address(values, operand));

@@ -67,7 +67,7 @@ NUMBERS_OF_KERNELS = {
     "both": ({0: {8}}, {0: set()}),
     "bytes_with_an_offset_of_32_bits": ({0: {8, 12}}, {0: set()}),
     "a_loop": ({0: set(), 8: set()}, {0: {0, 4, 16}, 8: {0, 4, 16}}),
-    "under_conditions": (dict.fromkeys((0, 8, 16), set()), dict.fromkeys((0, 8, 16), set(range(0, 28, 4)))),
+    "under_conditions": ({0: set(), 8: set(), 16: set()}, {at: set(range(0, 28, 4)) for at in (0, 8, 16)}),
     "chosen": ({0: {8, 12, 20}, 8: {0, 4, 20}}, {0: {16}, 8: {16}}),
     "a_table_of_jumps": ({at: {56} for at in range(8, 48, 8)} | {48: {0}}, {at: {0} for at in range(8, 56, 8)}),
     "on_the_chip": ({8: {0, 4, 16}}, {8: set()}),

@@ -118,6 +118,28 @@ def every_pointer_counts(p: Program, repaired: bool) -> None:
 
 
 @scene("possible use/write")
+def a_pointer_that_is_there_or_not(p: Program, repaired: bool) -> None:
+    """What the kernel does with the other pointer may depend on it."""
+    launch(p, u64(X), u64(Y), kernel=TWO)
+    p.order(A, B)
+    launch(p, u64(X), u64(0), kernel=TWO, stream=B)
+    if repaired:
+        p.order(B, A)
+    p.call("cuMemsetD8Async", dstDevice=X, N=1, hStream=A)
+
+
+@scene("certain use/write")
+def one_pointer_or_another(p: Program, repaired: bool) -> None:
+    """... is a pointer."""
+    launch(p, u64(X), u64(Y), kernel=TWO)
+    p.order(A, B)
+    launch(p, u64(X), u64(Y + 16), kernel=TWO, stream=B)
+    if repaired:
+        p.order(B, A)
+    p.call("cuMemsetD8Async", dstDevice=X, N=1, hStream=A)
+
+
+@scene("possible use/write")
 def a_pointer_in_a_struct(p: Program, repaired: bool) -> None:
     launch(p, u32(1), Array(dimensions=2, data=X, count=3), kernel=STRUCT)
     beside(p, repaired)
