@@ -39,8 +39,6 @@ bool KernelWords::settle(u32 word, bool used) {
 
 namespace {
 
-constexpr std::size_t kMostAddresses = 512;  // of a word
-
 ParameterPlaces different_places(const std::vector<u64>& a, const std::vector<u64>& b) {
     ParameterPlaces places = 0;
     for (std::size_t i = 0; i < std::min(a.size(), b.size()); i++) {
@@ -54,13 +52,16 @@ ParameterPlaces different_places(const std::vector<u64>& a, const std::vector<u6
 }  // namespace
 
 bool KernelWords::launch(u32 word, u64 address, const Block& block, const Launch& launch) {
-    std::unordered_map<u64, Last>& all = all_[word].last;
-    auto found = all.find(address);
-    if (found == all.end() && all.size() >= kMostAddresses) all.clear();
-    Last& last = found == all.end() ? all[address] : found->second;
-    bool is_first = last.generation != block.generation || !last.stream;
+    Word& of = all_[word];
+    u64 key = address ^ block.generation << 48;
+    std::size_t at = std::size_t(std::find(of.addresses.begin(), of.addresses.end(), key) - of.addresses.begin());
+    bool is_first = at == kAddresses;
+    if (is_first) {
+        at = of.newest++ % kAddresses;
+        of.addresses[at] = key;
+    }
+    Last& last = of.last[at];
     bool other_stream = std::exchange(last.stream, launch.stream) != launch.stream;
-    last.generation = block.generation;
     if (last.numbers == launch.numbers) return false;
     ParameterPlaces places = is_first ? 0 : different_places(last.numbers, launch.numbers);
     last.numbers = launch.numbers;

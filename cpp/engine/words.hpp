@@ -15,7 +15,7 @@
 #include "blocks.hpp"
 #include "launch_numbers.hpp"
 
-#include <unordered_map>
+#include <array>
 #include <vector>
 
 namespace check {
@@ -67,8 +67,9 @@ class KernelWords {
 
   private:
     enum class Code : u8 { NotRead, Uses, DoesNotUse };
+    static constexpr std::size_t kAddresses = 32;  // of a word: the last ones
     struct Last {
-        u64 generation = 0, stream = 0;
+        u64 stream = 0;
         std::vector<u64> numbers;
     };
     struct Word {
@@ -76,7 +77,9 @@ class KernelWords {
         Code code = Code::NotRead;
         LaunchNumbers numbers;
         ParameterPlaces varied = 0, varied_between_streams = 0;
-        std::unordered_map<u64, Last> last;  // by the addresses that it had
+        std::array<u64, kAddresses> addresses{};  // with the generations of their blocks
+        std::array<Last, kAddresses> last;
+        u32 newest = 0;
 
         bool is_moved() const {
             return (varied & numbers.added) || (varied_between_streams & (numbers.added | numbers.deciding));
