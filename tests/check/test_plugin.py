@@ -80,6 +80,13 @@ def test_failed(streams):
 
 def test_without_its_fixture(streams, failing):
     work(streams, False)
+
+@pytest.mark.xfail(strict=True)
+def test_right_to_its_end(streams):
+    work(streams, True)
+
+def test_left_out(streams):
+    pytest.skip("no reason")
 """
 
 
@@ -116,3 +123,36 @@ def test_findings_at_the_same_two_places_are_one_entry(tmp_path, clean_environme
         "CERTAIN write/read: the read may see what was there before the write"], run.stdout
     assert "  6 times, in memory of 2 allocations" in run.stdout
     assert "xlogmem check: 4 certain, 0 possible, at 1 place" in run.stdout
+
+
+ELSEWHERE = """
+import xlogmem
+from cuda.bindings import driver as cuda
+
+def test_a_launch_on_another_stream():
+    runtime = xlogmem.get_runtime()
+    a, b = runtime.acquire_stream(), runtime.acquire_stream()
+    block = runtime.allocate(1024, a)
+    with xlogmem.use(b, read_write=block):
+        cuda.cuMemsetD8Async(block.ptr, 1, 1024, a.handle)
+"""
+
+
+def test_launches_that_went_elsewhere_are_in_the_summary(tmp_path, clean_environment):
+    (tmp_path / "test_program.py").write_text(ELSEWHERE)
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "xlogmem.check", "-p", "no:cacheprovider"],
+                         stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=clean_environment, timeout=120)
+    assert run.stdout.count("AUDIT elsewhere: a `use` names stream") == 1, run.stdout
+    assert run.returncode == 0
+
+
+def test_the_summary_has_what_the_workers_of_xdist_found(tmp_path, clean_environment):
+    pytest.importorskip("xdist")
+    (tmp_path / "test_program.py").write_text(TESTS)
+    (tmp_path / "test_failing.py").write_text(FAILING)
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "xlogmem.check", "-p", "no:cacheprovider",
+                          "-n", "2"], stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=clean_environment,
+                         timeout=120)
+    assert "xlogmem check: 2 certain, 0 possible, 1 suppressed" in run.stdout, run.stdout
+    assert "xlogmem check: 2 tests failed, and were checked only up to the failure" in run.stdout
+    assert run.stdout.count("nothing to ignore at") == 1
