@@ -87,7 +87,10 @@ void wait_for_both(const Call& call, CUevent start, CUevent end) {
 }
 
 void wait_for(const Call& call, CUstream stream) {
-    if (Stream* on = call.stream(stream)) call.wait_for(call.front.engine().queued_on(*on));
+    Stream* on = call.stream(stream);
+    if (!on) return;
+    call.front.engine().host_awaits(*on);
+    call.wait_for(call.front.engine().queued_on(*on));
 }
 
 // A query of the legacy stream that succeeds promises nothing about the blocking streams, and a driver may wait for them.

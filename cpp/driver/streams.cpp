@@ -346,6 +346,7 @@ void host_learns(const check::Clock& clock) {
 }
 
 void synchronize(Lock& lock, Stream* stream) {
+    driver().engine.host_awaits(*stream->order);
     synchronize(lock, {stream, stream->queued, newest(stream)}, queued(stream));
 }
 

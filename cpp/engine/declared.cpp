@@ -3,10 +3,10 @@
 
 namespace check {
 
-void Declared::close(u64 window) {
+void Declared::close(u64 window, bool launched) {
     auto is_of = [&](const Use& use) { return use.window == window; };
     for (const Use& use : uses_) {
-        if (!is_of(use) || use.worked || !use.elsewhere) continue;
+        if (!is_of(use) || !launched || use.worked || !use.elsewhere) continue;
         add(*use.elsewhere);
         break;  // one says it
     }

@@ -8,8 +8,9 @@
 // Without an audit, too, it is noted where a launch went elsewhere: while its window was open nothing was queued on the
 // window's stream, and another stream worked on memory that the window names and no window of that stream does. Both
 // may be right alone: a window whose launch is left out, and work of a block's own stream. A stream that records an
-// event, or waits for one, may have ordered the other one by hand. A blocking stream and the legacy one order
-// themselves.
+// event, or waits for one, may have ordered the other one by hand. Where the host waits for the stream, the window may
+// be a use of the host's, as of a message that is sent. A window that is cancelled had no launch. A blocking stream and
+// the legacy one order themselves.
 #pragma once
 
 #include "order.hpp"
@@ -42,21 +43,21 @@ class Declared {
         u32 site = 0;
         u64 begin = 0, end = 0;
         Role role = Role::Read;
-        bool worked = false;  // something was queued on the stream
+        bool worked = false;  // something was queued on the stream, or the host waited for it
         std::optional<Omission> elsewhere;
 
         bool names(u64 at) const { return at >= begin && at < end; }
     };
 
     void open(const Use& use) { uses_.push_back(use); }
-    void close(u64 window);
+    void close(u64 window, bool launched);
     bool any() const { return !uses_.empty(); }
     // The role that the windows of the stream declare for this address; `unless` if they do not name it.
     Role role_at(u64 stream, u64 at, Role unless) const;
 
     void audit(bool wanted) { audits_ = wanted; }
     bool audits() const { return audits_; }
-    void note_work(u64 stream);  // anything that is queued on it
+    void note_work(u64 stream);  // anything that is queued on it, or a wait of the host for it
     // Keeps work on memory that only windows of other streams name, until these close.
     void look_elsewhere(const Stream& stream, u64 at, const Omission& omission);
     // Notes work on a tracked block. `own`: the work may be undeclared.

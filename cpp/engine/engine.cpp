@@ -76,6 +76,11 @@ void Engine::host_learns(const Clock& clock) {
     order_.host_learns(clock);
 }
 
+void Engine::host_awaits(const Stream& stream) {
+    if (trace_) trace_->line(":await", &stream);
+    declared_.note_work(stream.id);
+}
+
 void Engine::all_is_done() {
     if (trace_) trace_->line(":done");
     if (withheld_.any()) note_host_waits(queued());

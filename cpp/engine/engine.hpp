@@ -90,6 +90,7 @@ class Engine {
     Clock queued() const;  // everywhere
     Clock recorded(u64 event) const;
     void host_learns(const Clock& clock);
+    void host_awaits(const Stream& stream);  // beside that: which stream a synchronize names
     // The host waits in a way that cannot be seen, as from a function of its own in a stream: later work may be
     // ordered.
     void host_may_learn(const Clock& clock);
@@ -159,7 +160,7 @@ class Engine {
     // -- declarations of xlogmem, see declared.hpp: its own blocks, whole or pieces, which may have a tag (a name). ---
     bool track(u64 address, u64 bytes, u32 tag);  // false: no block is just there
     void declare(u64 window, const Stream& stream, Operation what, u64 address, u64 bytes, Role role);
-    void close_window(u64 window);
+    void close_window(u64 window, bool launched);
     void audit(bool wanted);
     const std::vector<Omission>& omissions() const { return declared_.omissions(); }
     // Forgets all blocks: no address means anything any more.

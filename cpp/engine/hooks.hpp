@@ -47,7 +47,7 @@ struct xlogmem_check_hooks {
     void (*piece_freed)(void* context, void* stream, uint64_t address, enum xlogmem_check_end end, int guarded);
     void (*window_opened)(uint64_t window, void* context, void* stream, const xlogmem_check_range* ranges,
                           size_t count);
-    void (*window_closed)(uint64_t window);
+    void (*window_closed)(uint64_t window, int launched);
     // For pools of libraries. The pool has noted that this stream uses the piece, which is about to be freed.
     void (*piece_recorded)(void* context, void* stream, uint64_t address);
     // The calling thread's allocations from the driver take the place of a caching pool's memory, until this is 0.

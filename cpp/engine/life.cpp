@@ -347,9 +347,9 @@ void Engine::forget_memory() {
     blocks_.clear();
 }
 
-void Engine::close_window(u64 window) {
-    if (trace_) trace_->line(":close", window);
-    declared_.close(window);
+void Engine::close_window(u64 window, bool launched) {
+    if (trace_) trace_->line(":close", window, launched);
+    declared_.close(window, launched);
 }
 
 void Engine::audit(bool wanted) {

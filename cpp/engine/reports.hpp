@@ -44,8 +44,8 @@ struct Hooks {
                               std::size_t count) {
         FrontEnd::with(context, stream, [&](const Reported& to) { to.opened(window, ranges, count); });
     }
-    static void window_closed(u64 window) {
-        FrontEnd::with_engine([&](Engine& engine) { engine.close_window(window); });
+    static void window_closed(u64 window, int launched) {
+        FrontEnd::with_engine([&](Engine& engine) { engine.close_window(window, launched); });
     }
     static void piece_recorded(void* context, void* stream, u64 address) {
         FrontEnd::with(context, stream, [&](const Reported& to) {

@@ -134,6 +134,8 @@ bool Player::on_order(const std::string& call) {
         engine_.refuse_record(number(1));
     } else if (call == ":learn") {
         engine_.host_learns(clock());
+    } else if (call == ":await") {
+        engine_.host_awaits(*stream(1));
     } else if (call == ":after") {
         engine_.come_after(*stream(1), clock(2));
     } else if (call == ":settle") {  // older traces have it, and the next operation does it
@@ -212,7 +214,7 @@ bool Player::on_rest(const std::string& call) {
     } else if (call == ":declare") {
         engine_.declare(number(1), *stream(2), operation(3), number(5), number(6), Role(number(7)));
     } else if (call == ":close") {
-        engine_.close_window(number(1));
+        engine_.close_window(number(1), words_->size() < 3 || number(2));  // older traces do not say it
     } else if (call == ":audit") {
         engine_.audit(number(1));
     } else if (call == ":word") {

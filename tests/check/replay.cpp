@@ -182,8 +182,10 @@ void Replay::sync() {
     else if (event_handles_.count(word(1))) {
         u64 event = event_handles_[word(1)];
         if (handles_.is_alive(event, what_)) engine_.host_learns(engine_.recorded(event));
-    } else
+    } else {
+        engine_.host_awaits(*stream(word(1)));
         engine_.host_learns(engine_.queued_on(*stream(word(1))));
+    }
 }
 
 bool Replay::on_order() {
@@ -272,7 +274,7 @@ bool Replay::on_graphs() {
     return true;
 }
 
-// window w A p[0:64]:read … opens a window, close w ends it; track p 64 name: xlogmem's, with a tag.
+// window w A p[0:64]:read … opens a window, close w ends it, cancel w too: nothing was launched; track p 64 name: xlogmem's, with a tag.
 bool Replay::on_declarations() {
     const std::string& call = word(0);
     if (call == "window") {
@@ -282,8 +284,8 @@ bool Replay::on_declarations() {
             engine_.declare(window, *stream(word(2)), what_, declared.begin, declared.end - declared.begin,
                             declared.role);
         }
-    } else if (call == "close") {
-        engine_.close_window(windows_.at(word(1)));
+    } else if (call == "close" || call == "cancel") {
+        engine_.close_window(windows_.at(word(1)), call == "close");
     } else if (call == "track") {
         u64 bytes = std::stoull(word(2));
         if (!engine_.track(address(word(1)), bytes, engine_.name(word(3)))) refuse("no such block");

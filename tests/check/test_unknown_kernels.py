@@ -95,6 +95,11 @@ def test_both_lines_and_the_launches_that_computed_nothing(checked):
     assert run.stderr.splitlines()[-2] == "xlogmem check: 2 launches of kernels computed nothing"
 
 
+def test_one_launch_that_computed_nothing(checked):
+    run = checked(START + "launch(function_of(PTX), a, q, p)\n")
+    assert list(run.notes["notes"]) == ["1 launch of a kernel computed nothing"]
+
+
 def test_two_reads_are_fine(checked):
     assert checked(START + "copy = function_of(PTX)\nlaunch(copy, a, q, p)\nlaunch(copy, b, r, p)\n").pairs == []
 

@@ -228,7 +228,18 @@ def test_a_launch_on_another_stream_than_its_use_names(check):
     assert (f"AUDIT elsewhere: a `use` names {omission['named']}, on which nothing was queued; the launch went to "
             f"{omission['stream']}\n") in done.stderr
     assert f"  use     program.py:{omission['declared']['line']}, in <module>" in done.stderr
+    assert (f"repair  launch on {omission['named']} inside the `use` (`with stream, xlogmem.use(stream, …):`), or let the "
+            f"`use` name {omission['stream']}\n") in done.stderr
     assert check(ELSEWHERE, "async", "fixed")[1]["omissions"] == []
+
+
+@pytest.mark.parametrize("right", [
+    "with xlogmem.use(b, read=block) as launch:\n    copy(other, block, a)\n    launch.cancel()\n",
+    "with xlogmem.use(b, read=block):\n    synchronize(b)\n    copy(other, block, a)\n"])
+def test_a_use_that_is_no_launch(check, right):
+    """One that is cancelled, and one of the host's, as docs/cluster.md has them, beside work of the memory's stream."""
+    done, document = check(START + "fill(block, a)\nother = runtime.allocate(1024, a)\n" + right, "async")
+    assert (done.returncode, document["omissions"]) == (0, []), done.stderr
 
 
 ON_THE_LEGACY_STREAM = """

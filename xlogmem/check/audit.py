@@ -53,8 +53,8 @@ def as_text(record: dict[str, Any]) -> str:
     if record["kind"] == "elsewhere":
         what = (f"AUDIT elsewhere: a `use` names {record['named']}, on which nothing was queued; the launch went to "
                 f"{record['stream']}")
-        repair = (f"enter the `use` where {record['named']} is current (`with stream, xlogmem.use(stream, …)`), or let "
-                  f"it name {record['stream']}")
+        repair = (f"launch on {record['named']} inside the `use` (`with stream, xlogmem.use(stream, …):`), or let the "
+                  f"`use` name {record['stream']}")
     tag = f' "{record["tag"]}"' if record["tag"] else ""
     lines = [what, f"  {'launch':8}{f'{place}, in {place.function}: ' if place else ''}{record['name']} on "
                    f"{record['stream']}"]

@@ -85,7 +85,8 @@ class Simulated:
 
     def report(self) -> Report:
         launches, _ = self._simulator.unknown_kernels()
-        notes = [f"{launches} launches of kernels computed nothing"] if launches else []
+        launched = "1 launch of a kernel" if launches == 1 else f"{launches} launches of kernels"
+        notes = [f"{launched} computed nothing"] if launches else []
         notes += reasons_of_failure(getattr(sys, "last_value", None), launches)
         return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
 

@@ -247,7 +247,7 @@ cdef void report_close_locked(CoreState* core, Window* window, Outcome outcome) 
     """Report a window that closes; its position is the next one of its stream."""
     check(core.order.lock.held(), "the lock is held")
     if hooks != NULL:
-        hooks.window_closed(<uint64_t>window)
+        hooks.window_closed(<uint64_t>window, outcome == LAUNCHED)
     if core.watched & BY_HISTORY and outcome == LAUNCHED:
         note_uses(core.order, window)
 

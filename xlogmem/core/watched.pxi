@@ -32,7 +32,7 @@ cdef extern from "engine/hooks.hpp" nogil:
                             int guarded) noexcept nogil
         void (*window_opened)(uint64_t window, void* context, void* stream, const xlogmem_check_range* ranges,
                               size_t count) noexcept nogil
-        void (*window_closed)(uint64_t window) noexcept nogil
+        void (*window_closed)(uint64_t window, int launched) noexcept nogil
         PlaceFinder site_of_caller
         void (*act_for)(uint32_t site) noexcept nogil
 
