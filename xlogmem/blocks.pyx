@@ -5,7 +5,7 @@ and turn a failure into an exception; the rules are in `_core`.
 """
 
 __all__ = ["Access", "BlockId", "BlockState", "Core", "DeviceBlock", "PeakSpan", "Runtime", "enter_scope",
-           "leave_scope", "live_by_tag", "register_resolver", "runtime_of", "survey", "unfinished_runtimes"]
+           "in_scope", "leave_scope", "live_by_tag", "register_resolver", "runtime_of", "survey", "unfinished_runtimes"]
 
 cdef extern from "Python.h":
     size_t PyLong_AsSize_t(object number)       # SIZE_MAX, and an exception is set: it does not fit

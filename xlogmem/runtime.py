@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from xlogmem._base.signatures import names_nearest
 from xlogmem._base.units import format_bytes, parse_device_id
 from xlogmem._driver import ProcessLock, device_count, supports_memory_pools
-from xlogmem.blocks import Access, Runtime
+from xlogmem.blocks import Access, Runtime, in_scope
 from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import LaunchRecorder, provide_runtimes
 from xlogmem.resources import (
@@ -221,6 +221,10 @@ class DeviceRuntime(Runtime):
     def _tag_for(self, library: str) -> str | None:
         """The tag of a library's memory, for the error of a budget; without one a tag would only cost time."""
         return library if self.options is not None and self.options.limit is not None else None
+
+    def _tag_here(self, library: str) -> str | None:
+        """The same of an allocation from Python, where a scope gives its own tag."""
+        return None if in_scope() else self._tag_for(library)
 
     def _repr_html_(self) -> str:
         """Totals and the largest holders, for notebooks."""

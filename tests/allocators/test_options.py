@@ -57,6 +57,25 @@ def test_libraries_have_one_budget_and_its_error_says_who_holds_what(libraries):
     cupy.empty(4096)
 
 
+def test_a_scope_counts_for_more_than_the_name_of_a_library(libraries):
+    cupy, numba = libraries
+    xlogmem.enable("cupy", "numba", limit="4KiB")
+    with xlogmem.scope("weights"):
+        array, memory = cupy.empty(1024), numba.make_context().memory_manager.memalloc(1024)
+    other = cupy.empty(512)
+    assert {tag: held.nbytes for tag, held in xlogmem.get_runtime().snapshot().by_tag().items()} == {
+        "weights": 2048, "CuPy": 512}
+    del array, memory, other
+    gc.collect()
+
+
+@pytest.mark.parametrize("switch", ["statistics", "guard", "pool_allocator"])
+def test_a_switch_takes_no_text(libraries, switch):
+    """A text such as "no" would count as True."""
+    with pytest.raises(TypeError, match=f"{switch} must be True or False, got 'no'"):
+        xlogmem.enable("cupy", **{switch: "no"})
+
+
 def test_each_option_is_a_layer_of_the_runtime(libraries, tmp_path):
     cupy, _ = libraries
     xlogmem.enable("cupy", policy="precise", pool_allocator=True, initial_pool_size="1MiB", limit=0.5, statistics=True,

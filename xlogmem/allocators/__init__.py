@@ -248,7 +248,7 @@ def _in_order(names: tuple[str, ...]) -> list[str]:
                 raise ValueError(f"{name!r} is not the name of a library, as in enable('cupy', 'numba'). Choose from "
                                  f"{listed}")
             near = nearest(name.lower(), choices, 0.5)
-            raise ValueError(f"{name!r} is not known" + (f"; did you mean {near!r}?" if near else "")
+            raise ValueError(f"{name!r} is not known" + (f"; did you mean {near!r}?" if near else ".")
                              + f" Choose from {listed}")
     return [name for name in LIBRARIES if name in names]
 

@@ -52,7 +52,7 @@ class BlockMemoryResource(MemoryResource):
         if not size:
             return Buffer.from_handle(0, 0, self, stream=stream)
         runtime = get_runtime(self._device_id)
-        block = runtime.allocate(size, _streams.find(runtime, stream), tag=runtime._tag_for("cuda.core"))
+        block = runtime.allocate(size, _streams.find(runtime, stream), tag=runtime._tag_here("cuda.core"))
         buffer = Buffer.from_handle(block.ptr, size, self, stream=stream)
         self._blocks[block.ptr] = block
         return buffer

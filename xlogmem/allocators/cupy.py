@@ -65,7 +65,7 @@ def allocate(nbytes: int) -> memory.MemoryPointer:
         runtime = get_runtime(device)
         stream = _streams.find(runtime, cupy.cuda.get_current_stream())
         try:
-            block = runtime.allocate(nbytes, stream, tag=runtime._tag_for("CuPy"))
+            block = runtime.allocate(nbytes, stream, tag=runtime._tag_here("CuPy"))
         except MemoryError:
             block = _allocate_after_collection(runtime, nbytes, stream)
     return memory.MemoryPointer(BlockMemory(block, nbytes, device), 0)
@@ -75,7 +75,7 @@ def _allocate_after_collection(runtime: DeviceRuntime, nbytes: int, stream: Any)
     """As CuPy's own pool does: arrays may be in cycles of objects."""
     gc.collect()
     try:
-        return runtime.allocate(nbytes, stream, tag=runtime._tag_for("CuPy"))
+        return runtime.allocate(nbytes, stream, tag=runtime._tag_here("CuPy"))
     except MemoryError as error:
         raise memory.OutOfMemoryError(nbytes, runtime.live_bytes, getattr(error, "limit", 0)) from error
 

@@ -44,7 +44,7 @@ class BlockManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
         per_thread = getattr(driver.config, "CUDA_PER_THREAD_DEFAULT_STREAM", 0)
         stream = runtime.register_stream(PER_THREAD if per_thread else LEGACY)
         try:
-            block = runtime.allocate(size, stream, tag=runtime._tag_for("Numba"))
+            block = runtime.allocate(size, stream, tag=runtime._tag_here("Numba"))
         except MemoryError as error:
             raise driver.CudaAPIError(OUT_OF_MEMORY, str(error)) from error
         # Numba's streams wait for what is queued on the default one, and a pool queues nothing there for a free and an

@@ -59,6 +59,11 @@ cdef str tag_or_scope(str tag):
     return None if scope is None else scope.tag
 
 
+def in_scope():
+    """True if a scope is open in this context."""
+    return open_scopes != 0 and innermost_open(scope_of_context.get()) is not None
+
+
 cdef int label_in_scope(Core core, DeviceBlock handle, Allocation* wanted) except -1:
     """Call `Core.label` with the tag of a handle or of the scope."""
     handle.tag = tag_or_scope(handle.tag)

@@ -72,6 +72,9 @@ class RuntimeOptions:
               statistics: bool = False, log: Any | None = None, guard: bool = False,
               policy: str | None = None) -> RuntimeOptions:
         """The options with these keywords; see `xlogmem.enable`."""
+        for name, value in zip(SWITCHES, (pool_allocator, statistics, guard), strict=True):
+            if value not in (True, False, None):        # a text such as "no" would count as True
+                raise TypeError(f"{name} must be True or False, got {value!r}")
         sizes = initial_pool_size, maximum_pool_size
         if not pool_allocator and sizes != (None, None):
             raise ValueError("initial_pool_size and maximum_pool_size are for pool_allocator=True")
