@@ -138,8 +138,9 @@ def test_an_object_that_names_another_stream_by_now_keeps_the_former_one_no_more
 def test_a_blocking_stream_is_warned_about():
     runtime = DeviceRuntime()
     owner = ForeignStream(flags=0)
-    with pytest.warns(BlockingStreamWarning, match="blocking stream"):
+    with pytest.warns(BlockingStreamWarning, match="blocking stream") as warned:
         runtime.register_stream(owner)
+    assert warned[0].filename == __file__               # the line that names it
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         runtime.register_stream(owner)                  # once is enough

@@ -8,7 +8,6 @@ The driver's names of its error codes are looked up here, because every room nee
 in `_driver`.
 """
 import threading
-import warnings
 
 from cpython.exc cimport PyErr_CheckSignals, PyErr_Fetch, PyErr_Restore
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -18,6 +17,7 @@ from libc.string cimport strlen
 
 from xlogmem._base.labels cimport object_of, release, utf8_of_tag
 
+from xlogmem._base.log import warn
 from xlogmem.errors import (
     BlockingWindowWarning,
     DeviceLostError,
@@ -370,14 +370,14 @@ cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except
     with gil:
         set_aside(&exception)
         try:
-            warnings.warn(
+            warn(
                 f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on stream {seen.stream}: "
                 f"block {seen.generation} "
                 + (f"is in another use that is still open, on stream {seen.other_stream}, in "
                    f"{thread_name(seen.other_thread)}. Leave that one" if seen.kind == BLOCK_IS_CONTESTED else
                    f"is wanted by another use, which waits longer, on stream {seen.other_stream}, in "
                    f"{thread_name(seen.other_thread)}"),
-                BlockingWindowWarning, stacklevel=2)
+                BlockingWindowWarning)
         except BaseException as error:
             return keep_exception(failure, error)
         finally:

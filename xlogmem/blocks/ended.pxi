@@ -6,13 +6,12 @@
 #
 # A pool may be finalized before its runtime or after it.  The pool does not wait either: the remains have the pool.
 
-import warnings
-
 cimport cython
 
 from cpython.ref cimport PyObject, Py_XDECREF
 from libc.stdint cimport uint64_t
 
+from xlogmem._base.log import warn
 from xlogmem._base.cpp cimport vector
 from xlogmem._base.failures cimport NO_FAILURE, PYTHON_RAISED, format_failure
 from xlogmem._base.index cimport destroy
@@ -92,8 +91,7 @@ cdef int warn_of_ended(Context context) except -1:
         if remains.state.unreported_failure.kind not in (NO_FAILURE, PYTHON_RAISED):
             format_failure(&remains.state.unreported_failure, text, sizeof(text))
             remains.state.unreported_failure.kind = NO_FAILURE
-            warnings.warn(f"a runtime that ended has memory left, which could not be freed: {text.decode()}",
-                          RuntimeWarning, stacklevel=2)
+            warn(f"a runtime that ended has memory left, which could not be freed: {text.decode()}", RuntimeWarning)
     return 0
 
 

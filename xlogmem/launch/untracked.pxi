@@ -1,8 +1,8 @@
 # Memory that the runtime does not track: refused at the preflight, left out, or adopted by the preflight.
 
-import warnings
 import weakref
 
+from xlogmem._base.log import warn
 from xlogmem._base.units import format_bytes
 from xlogmem._foreign.advice import adopted_late, how_to_track, in_words, kind_of
 from xlogmem._foreign.memory_owners import find_memory_owner
@@ -30,7 +30,7 @@ cdef int add_untracked(LaunchRecorder recorder, object what, Extent* extent, int
     if explanations:
         explanation = explain(recorder)
         if explanation:
-            warnings.warn(explanation, RuntimeWarning, stacklevel=2)
+            warn(explanation, RuntimeWarning)
         recorder.refuse_late(access)
     return 0
 
@@ -92,7 +92,7 @@ cdef int adopt_noted(LaunchRecorder recorder) except -1:
         if home.state == recorder.stream.state and home.state != (<Stream>recorder.runtime.stream_pool.default).state:
             late = adopted_late(what)
             if late:
-                warnings.warn(late, RuntimeWarning, stacklevel=2)
+                warn(late, RuntimeWarning)
         adopt_while_owned(recorder.runtime, owner, &extent, home, &found)
         add_found(recorder, &found, access)
         recorder.held = recorder.held or []

@@ -1,12 +1,11 @@
 # The windows that recorders own.  A runtime keeps some windows for its next recorders; the GIL guards these.
 # Finalizers come and go inside any allocation, so taking and returning a window are single steps.
 
-import warnings
-
 from cpython.exc cimport PyErr_Fetch, PyErr_Restore
 from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t
 
+from xlogmem._base.log import warn
 from xlogmem._core cimport abandon, return_window, take_window
 from xlogmem._driver cimport process_is_closing
 from xlogmem.blocks cimport RESERVE_WITH_GIL, Core
@@ -44,9 +43,8 @@ cdef void end_window(Window* window, void* core, uint64_t number) noexcept:
 
 cdef void warn_of_dropped(Window* window) noexcept:
     """Warn of a dropped recorder.  A finalizer cannot raise a warning that is an error: it is printed."""
-    warnings.warn(f"{describe_window(window, 'entered')} was entered, and was dropped without being left; it counts "
-                  "as launched. Use it in a `with` statement, or call commit() or cancel()", ResourceWarning,
-                  stacklevel=2)
+    warn(f"{describe_window(window, 'entered')} was entered, and was dropped without being left; it counts as "
+         "launched. Use it in a `with` statement, or call commit() or cancel()", ResourceWarning)
 
 
 cdef str describe_window(Window* window, str state):

@@ -6,13 +6,13 @@
 # before it.  Loops iterate over a list of keys: neither `list(d.items())` nor `d.copy()` is safe from a collection
 # inside it.
 
-import warnings
 import weakref
 
 cimport cython
 
 from cpython.ref cimport PyObject
 
+from xlogmem._base.log import warn
 from xlogmem.errors import BlockingStreamWarning, DriverError, StreamMisuseError
 from xlogmem._base.failures cimport DEVICE_IS_LOST, LOST, STREAM_IS_ELSEWHERE, raise_failure
 from xlogmem._driver cimport (
@@ -361,22 +361,22 @@ cdef class StreamRegistry:
         cdef Identified found
         cdef Failure failure
         cdef Stream stream
-        cdef bint warn = False
+        cdef bint blocks = False
         cdef int failed = 0
         found.state = NULL
         with nogil:
             if <size_t>handle <= PER_THREAD:                        # known by the handle and the thread
                 found.state = counted_newest(order, handle)
             if found.state == NULL:
-                failed = identify_handle(order, handle, unknown, &found, &warn, &failure)
+                failed = identify_handle(order, handle, unknown, &found, &blocks, &failure)
         if failed:
             raise_failure(&failure, "" if failure.kind == STREAM_IS_ELSEWHERE else
                           f"registering stream {<size_t>handle:#x}", order.lost)
         stream = counted_handle(self.ordering, found.state)
         self.keep_owner(stream, what)
-        if warn:
-            warnings.warn(f"stream {<size_t>handle:#x} is a blocking stream: it and the legacy default stream wait for "
-                          "each other. Create it as non-blocking", BlockingStreamWarning, stacklevel=2)
+        if blocks:
+            warn(f"stream {<size_t>handle:#x} is a blocking stream: it and the legacy default stream wait for each "
+                 "other. Create it as non-blocking", BlockingStreamWarning)
         return stream
 
     cdef Stream with_discipline(self, Stream stream, int discipline):

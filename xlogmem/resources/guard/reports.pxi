@@ -3,11 +3,10 @@
 # A report is made inside calls of the core, which have to be carried out to their end.  So no exception of Python code
 # leaves the report: an interrupt is pending again once everything is reported, and other exceptions are logged.
 
-import warnings
 
 from cpython.exc cimport PyErr_SetInterrupt, PyErr_SetObject, PyErr_WriteUnraisable
 
-from xlogmem._base.log import logger
+from xlogmem._base.log import logger, warn
 from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning
 from xlogmem._base.cpp cimport vector
 from xlogmem._base.failures cimport Failure, keep_exception
@@ -71,7 +70,7 @@ def _log(violation):
 
 def _warn(violation):
     """For ``on_violation="warn"``."""
-    warnings.warn(str(violation), MemoryGuardWarning, stacklevel=2)
+    warn(str(violation), MemoryGuardWarning)
 
 
 # ---------------------------------------------------------------------------------------------- what is raised
