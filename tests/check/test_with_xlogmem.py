@@ -228,8 +228,8 @@ def test_a_launch_on_another_stream_than_its_use_names(check):
     assert (f"AUDIT elsewhere: a `use` names {omission['named']}, on which nothing was queued; the launch went to "
             f"{omission['stream']}\n") in done.stderr
     assert f"  use     program.py:{omission['declared']['line']}, in <module>" in done.stderr
-    assert (f"repair  launch on {omission['named']} inside the `use` (`with stream, xlogmem.use(stream, …):`), or let the "
-            f"`use` name {omission['stream']}\n") in done.stderr
+    assert (f"repair  launch on {omission['named']} inside the `use` (`with stream, xlogmem.use(stream, …):`), or let "
+            f"the `use` name {omission['stream']}\n") in done.stderr
     assert check(ELSEWHERE, "async", "fixed")[1]["omissions"] == []
 
 
