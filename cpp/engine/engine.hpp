@@ -111,11 +111,12 @@ class Engine {
     // The same, for a numbered word of a launch about which more is known: see launched.hpp.
     void add_pointer(std::vector<Range>& ranges, u64 address, const Through& through,
                      const KernelWords::Launch& launch);
-    // For the launch that comes next: its numbers are to be filled in.
+    // For the launch that comes next: its numbers are to be filled in, and kept.
     KernelWords::Launch& new_launch() {
         launch_.numbers.clear();
         return launch_;
     }
+    void keep_numbers(KernelWords::Launch& launch) { words_.keep(launch); }
     // Adds such a word and returns its number. A role learned later also holds for earlier accesses through the word.
     u32 add_word();
     void learn(u32 word, Role role);

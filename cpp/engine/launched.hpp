@@ -19,6 +19,7 @@ class Launched {
             u64 value = word(offset);
             launch_.numbers.push_back(engine.find(value) ? kOfMemory : value);
         }
+        engine.keep_numbers(launch_);
     }
 
     u64 word(std::size_t offset) const { return word_at(space_, offset); }

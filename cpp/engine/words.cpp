@@ -39,6 +39,8 @@ bool KernelWords::settle(u32 word, bool used) {
 
 namespace {
 
+constexpr std::size_t kMostKept = 1 << 14;  // different numbers
+
 ParameterPlaces different_places(const std::vector<u64>& a, const std::vector<u64>& b) {
     ParameterPlaces places = 0;
     for (std::size_t i = 0; i < std::min(a.size(), b.size()); i++) {
@@ -51,6 +53,20 @@ ParameterPlaces different_places(const std::vector<u64>& a, const std::vector<u6
 
 }  // namespace
 
+void KernelWords::keep(Launch& launch) {
+    launch.hash = launch.numbers.size();
+    for (u64 number : launch.numbers) {
+        launch.hash = (launch.hash ^ number) * 0x9E3779B97F4A7C15ull;
+        launch.hash ^= launch.hash >> 29;
+    }
+    if (kept_.empty()) kept_.resize(kMostKept);
+    Kept& kept = kept_[launch.hash % kMostKept];
+    if (kept.hash == launch.hash) return;
+    kept.hash = launch.hash;
+    kept.numbers = launch.numbers;
+}
+
+// Where the numbers of the last launch with this address are not kept any more, each of them may be another one.
 bool KernelWords::launch(u32 word, u64 address, const Block& block, const Launch& launch) {
     Word& of = all_[word];
     u64 key = address ^ block.generation << 48;
@@ -60,11 +76,11 @@ bool KernelWords::launch(u32 word, u64 address, const Block& block, const Launch
         at = of.newest++ % kAddresses;
         of.addresses[at] = key;
     }
-    Last& last = of.last[at];
-    bool other_stream = std::exchange(last.stream, launch.stream) != launch.stream;
-    if (last.numbers == launch.numbers) return false;
-    ParameterPlaces places = is_first ? 0 : different_places(last.numbers, launch.numbers);
-    last.numbers = launch.numbers;
+    bool other_stream = std::exchange(of.streams[at], launch.stream) != launch.stream;
+    u64 last = std::exchange(of.hashes[at], launch.hash);
+    if (is_first || last == launch.hash) return false;
+    const Kept& kept = kept_[last % kMostKept];
+    ParameterPlaces places = kept.hash == last ? different_places(kept.numbers, launch.numbers) : ~ParameterPlaces(0);
     return vary(word, places, other_stream ? places : 0);
 }
 

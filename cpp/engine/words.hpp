@@ -33,7 +33,10 @@ class KernelWords {
     struct Launch {
         u64 stream = 0;
         std::vector<u64> numbers;
+        u64 hash = 0;  // of the numbers: see keep()
     };
+    // Keeps the numbers of a launch that comes next, so that later ones can be compared with them.
+    void keep(Launch& launch);
     u32 add() {
         all_.push_back({});
         return u32(all_.size() - 1);
@@ -68,8 +71,8 @@ class KernelWords {
   private:
     enum class Code : u8 { NotRead, Uses, DoesNotUse };
     static constexpr std::size_t kAddresses = 32;  // of a word: the last ones
-    struct Last {
-        u64 stream = 0;
+    struct Kept {
+        u64 hash = 0;
         std::vector<u64> numbers;
     };
     struct Word {
@@ -78,7 +81,7 @@ class KernelWords {
         LaunchNumbers numbers;
         ParameterPlaces varied = 0, varied_between_streams = 0;
         std::array<u64, kAddresses> addresses{};  // with the generations of their blocks
-        std::array<Last, kAddresses> last;
+        std::array<u64, kAddresses> hashes{}, streams{};  // of the last launch with each
         u32 newest = 0;
 
         bool is_moved() const {
@@ -88,6 +91,7 @@ class KernelWords {
         bool is_skipped() const { return code != Code::NotRead && (varied_between_streams & numbers.deciding); }
     };
     std::vector<Word> all_{1};  // 0 is none
+    std::vector<Kept> kept_;  // by their hashes
 };
 
 }  // namespace check

@@ -326,12 +326,13 @@ bool Replay::on_words() {
 void Replay::run() {
     what_.name = engine_.name(word(2));
     Stream* on = stream(word(1));
-    launch_ = {on->id, {}};
+    launch_ = {on->id, {}, 0};
     for (std::size_t equals; (equals = words_.back().find('=')) != std::string::npos; words_.pop_back()) {
         std::size_t number = std::stoull(words_.back()) / 8;
         if (launch_.numbers.size() <= number) launch_.numbers.resize(number + 1);
         launch_.numbers[number] = std::stoull(words_.back().substr(equals + 1));
     }
+    engine_.keep_numbers(launch_);
     std::vector<Range> ranges;
     for (std::size_t i = 3; i < words_.size(); i++) ranges.push_back(range(words_[i]));
     Time time = engine_.work(*on, what_, ranges.data(), ranges.size());
