@@ -7,7 +7,7 @@ namespace check {
 
 class Launched {
   public:
-    // Stands for any address of memory, among the numbers: not the same as none, which a kernel may ask for.
+    // Stands for any address of memory, among the numbers. A null pointer is another number: a kernel may test for it.
     static constexpr u64 kOfMemory = 0x100000001;
 
     // `space` has the values of all parameters, at their offsets; the ranges are added to `ranges`.
