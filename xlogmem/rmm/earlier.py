@@ -8,11 +8,11 @@ object at any time.
 from __future__ import annotations
 
 import gc
-import warnings
 
 import rmm
 import rmm.mr
 
+from xlogmem._base.log import warn
 from xlogmem.rmm._binding import RuntimeMemoryResource
 from xlogmem.rmm.stacks import stack
 from xlogmem.runtime import DeviceRuntime
@@ -21,7 +21,7 @@ __all__ = ["warn_of_earlier"]
 
 
 def warn_of_earlier(replaced: list[rmm.mr.DeviceMemoryResource], former: list[DeviceRuntime]) -> None:
-    """Warn the caller of `enable`, which is two calls above: once, whichever devices are concerned.
+    """Warn the caller of `enable`: once, whichever devices are concerned.
 
     Parameters
     ----------
@@ -43,12 +43,12 @@ def warn_of_earlier(replaced: list[rmm.mr.DeviceMemoryResource], former: list[De
     found = ([f"{untracked} buffers (rmm.DeviceBuffer)"] if untracked else []) + (
         [f"{nbytes} bytes, as RMM's adaptors count them,"] if nbytes else [])
     if found:
-        warnings.warn(f"{' and '.join(found)} were allocated through RMM before xlogmem.rmm.enable(): they are "
-                      "not tracked, and use() refuses them. Call enable() before anything is allocated, or adopt "
-                      "them (DeviceRuntime.adopt)", RuntimeWarning, stacklevel=5)
+        warn(f"{' and '.join(found)} were allocated through RMM before xlogmem.rmm.enable(): they are not tracked, and "
+             "use() refuses them. Call enable() before anything is allocated, or adopt them (DeviceRuntime.adopt)",
+             RuntimeWarning)
     if of_former:
-        warnings.warn(f"{of_former} buffers were allocated before RMM's resource was replaced: the former runtime "
-                      "tracks them, and use() finds them there only (runtime=...)", RuntimeWarning, stacklevel=5)
+        warn(f"{of_former} buffers were allocated before RMM's resource was replaced: the former runtime tracks them, "
+             "and use() finds them there only (runtime=...)", RuntimeWarning)
 
 
 def _is_resource(thing: object) -> bool:
