@@ -191,6 +191,7 @@ class Front {
     // address since.
     void note_managed(u64 address) { managed_.insert(engine().find_whole(address)->generation); }
     bool was_managed(u64 address) {
+        if (managed_.empty()) return false;  // as in most programs
         const Block* block = engine().find(address);
         return block && !block->live && managed_.count(block->generation);
     }

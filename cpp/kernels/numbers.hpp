@@ -8,8 +8,6 @@
 #pragma once
 
 #include "branches.hpp"
-#include "evidence.hpp"
-#include "origins.hpp"
 #include "steps.hpp"
 
 namespace check::machine {
