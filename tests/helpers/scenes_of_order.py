@@ -160,12 +160,17 @@ def the_streams_of_a_context_end_with_it(p: Program, repaired: bool) -> None:
     p.fill(X, OTHER)
 
 
-@scene("certain dead-stream")
-def a_reset_of_a_device_ends_its_primary_context(p: Program, repaired: bool) -> None:
-    p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0)
+def make_primary(p: Program, device: int = 0) -> None:
+    """Retain the primary context of the device, which is context 2, with the stream OTHER; context 1 stays current."""
+    p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=device)
     p.context = 2
     p.create(OTHER)
     p.context = 1
+
+
+@scene("certain dead-stream")
+def a_reset_of_a_device_ends_its_primary_context(p: Program, repaired: bool) -> None:
+    make_primary(p)
     p.call("cuDevicePrimaryCtxReset_v2", dev=1 if repaired else 0)
     p.fill(X, OTHER)
 
@@ -180,10 +185,7 @@ def driver() -> ctypes.CDLL:
 for entry in ("cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"):
     def the_last_release(p: Program, repaired: bool, entry: str = entry) -> None:
         """Which it is, the driver says: CUDA's runtime has references that are not seen."""
-        p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0)
-        p.context = 2
-        p.create(OTHER)
-        p.context = 1
+        make_primary(p)
         driver().set_primary(repaired, NOTHING)
         p.call(entry, dev=0)
         p.fill(X, OTHER)
@@ -193,10 +195,7 @@ for entry in ("cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"):
 
 @scene("certain dead-stream")
 def a_release_is_of_one_device(p: Program, repaired: bool) -> None:
-    p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0)
-    p.context = 2
-    p.create(OTHER)
-    p.context = 1
+    make_primary(p)
     driver().set_primary(0, NOTHING)
     p.call("cuDevicePrimaryCtxRelease_v2", dev=1 if repaired else 0)
     p.fill(X, OTHER)
@@ -205,10 +204,7 @@ def a_release_is_of_one_device(p: Program, repaired: bool) -> None:
 @scene("certain dead-stream")
 def a_release_of_which_the_driver_says_nothing(p: Program, repaired: bool) -> None:
     device = 8 if repaired else 0
-    p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=device)
-    p.context = 2
-    p.create(OTHER)
-    p.context = 1
+    make_primary(p, device)
     driver().set_primary(0, NOTHING)
     p.call("cuDevicePrimaryCtxRelease_v2", dev=device)
     p.fill(X, OTHER)
@@ -217,10 +213,7 @@ def a_release_of_which_the_driver_says_nothing(p: Program, repaired: bool) -> No
 @scene("certain dead-stream")
 def another_thread_makes_the_primary_context_anew(p: Program, repaired: bool) -> None:
     """... while the driver says that it has ended."""
-    p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0)
-    p.context = 2
-    p.create(OTHER)
-    p.context = 1
+    make_primary(p)
     driver().set_primary(0, anew := ctypes.CFUNCTYPE(None)(lambda: p.in_thread(
         lambda: p.call("cuDevicePrimaryCtxRetain", pctx=out(2), dev=0 if repaired else 1))))
     p.call("cuDevicePrimaryCtxRelease_v2", dev=0)
