@@ -190,6 +190,9 @@ def managed_memory_is_gone(p: Program, repaired: bool) -> None:
 
 @scene("certain use-after-free")
 def other_memory_is_gone(p: Program, repaired: bool) -> None:
+    """What was at its address before does not count."""
+    p.call("cuMemAllocManaged", dptr=out(Z), bytesize=BYTES, flags=1)
+    p.free(Z)
     p.allocate(Z)
     p.free(Z)
     if repaired:
