@@ -30,8 +30,7 @@ Range range(const Extent& extent, Role role) {
 }
 
 bool is_on_device(const Call& call, const Extent& extent) {
-    bool is_known = call.front.engine().find(extent.begin) && !call.front.was_managed(extent.begin);
-    return extent.side == Side::Device || is_known;
+    return extent.side == Side::Device || call.front.is_on_device(extent.begin);
 }
 
 enum class Wait { Nothing, Before, Copy };  // what the host knows afterwards: nothing, what was queued before, the copy
@@ -39,7 +38,8 @@ enum class Wait { Nothing, Before, Copy };  // what the host knows afterwards: n
 Wait wait_of(const Call& call, const Copy& copy) {
     bool to_device = is_on_device(call, copy.target), from_device = is_on_device(call, copy.source);
     auto is_managed = [&](const Extent& extent) {
-        return call.front.engine().find(extent.begin) && !call.front.is_pageable(extent.begin);
+        const Block* block = call.front.engine().find(extent.begin);
+        return block && block->place == Place::Device && !call.front.is_pageable(extent.begin);
     };
     if (copy.form == Form::Attributes) return Wait::Nothing;
     if (copy.form == Form::Sync && (is_managed(copy.target) || is_managed(copy.source))) return Wait::Copy;
@@ -176,7 +176,7 @@ void copy_batch(const Call& call, const Parameters& p) {
         return one.srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
     });
     bool waits = std::any_of(p.srcs, p.srcs + p.count, [&](CUdeviceptr source) {
-        return !call.front.engine().find(source) && (in_call || call.front.is_pageable(source));
+        return !call.front.is_on_device(source) && (in_call || call.front.is_pageable(source));
     });
     Stream* on = waits ? call.stream(p.hStream) : nullptr;
     if (on && !on->capture) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));

@@ -102,12 +102,13 @@ void finish(const Handler& handler, Thread& thread, const CUpti_CallbackData& da
     Handler::Meaning meaning = succeeded ? handler.after : handler.failed;
     if (meaning) run(meaning, handler, thread, data);
     if (!waited || !succeeded) return;
-    bool of_library = queried && (thread.queries == XLOGMEM_CHECK_OF_POOL || is_query_of_library());
+    bool of_buffers = queried && thread.queries == XLOGMEM_CHECK_OF_BUFFERS;
+    bool of_library = queried && (of_buffers || thread.queries == XLOGMEM_CHECK_OF_POOL || is_query_of_library());
     std::lock_guard<xlogmem_mutex> guard(front().lock);
-    if (of_library)
-        front().engine().host_may_learn(thread.waited_for);
-    else
-        front().engine().host_learns(thread.waited_for);
+    Engine& engine = front().engine();
+    if (!of_library) return engine.host_learns(thread.waited_for);
+    engine.host_pools_learn(thread.waited_for);
+    if (!of_buffers) engine.host_may_learn(thread.waited_for);
 }
 
 // Marks this thread's driver calls from here on as the check's own.

@@ -10,7 +10,7 @@ Front& front() {
 
 bool Front::is_pageable(u64 address) {
     auto after = pinned_.upper_bound(address);
-    return after == pinned_.begin() || std::prev(after)->second <= address;
+    return after == pinned_.begin() || std::prev(after)->second.end <= address;
 }
 
 void Front::undo(const Changes& changes) {
@@ -23,7 +23,10 @@ void Front::undo(const Changes& changes) {
     for (const Changes::Fed& fed : changes.fed) engine().refuse(*fed.stream, fed.what, fed.time);
     for (u64 event : changes.recorded) engine().refuse_record(event);
     for (u64 address : changes.freed) engine().keep(address);
-    pinned_.insert(changes.unpinned.begin(), changes.unpinned.end());
+    for (auto& [begin, was] : changes.unpinned) {
+        pinned_[begin] = {was.end, was.by};
+        if (was.generation) engine().refuse_unpin(was.generation, was.by, begin, was.end - begin);
+    }
 }
 
 std::string Front::report() {

@@ -45,6 +45,13 @@ typedef struct CUDA_ARRAY3D_DESCRIPTOR_v1_st CUDA_ARRAY3D_DESCRIPTOR_v1;
 
 namespace check {
 
+// Page-locked memory of the host, and managed memory, by its first address.
+struct Pinned {
+    u64 end;
+    Operation by = {};  // what made it; managed memory has none
+    u64 generation = 0;  // of its block, which the call in progress has ended
+};
+
 // What a call has changed before the driver has accepted it.
 struct Changes {
     struct Fed {
@@ -68,7 +75,7 @@ struct Changes {
     std::vector<u64> recorded, freed;  // events, memory
     Stream* doomed_stream = nullptr;  // that the call destroys unless the driver refuses
     u64 doomed_event = Handles::kNoEvent;
-    std::map<u64, u64> unpinned;
+    std::map<u64, Pinned> unpinned;
 
     void note(u64 operation) {
         if (!first_noted) first_noted = operation;
@@ -180,13 +187,24 @@ class Front {
     }
 
     // -- memory of the host that the device can reach ------------------------------------------------------------------
-    void pin(const void* begin, u64 bytes) { pinned_[u64(begin)] = u64(begin) + bytes; }
-    // Adds what was pinned there to `unpinned`.
-    void unpin(const void* begin, std::map<u64, u64>& unpinned) {
-        auto found = pinned_.find(u64(begin));
-        if (found != pinned_.end()) unpinned.insert(pinned_.extract(found));
+    void pin(u64 begin, u64 bytes, Operation by) {
+        pinned_[begin] = {begin + bytes, by};
+        engine().pin(by, begin, bytes);
+    }
+    void note_mapped(u64 begin, u64 bytes) { pinned_[begin] = {begin + bytes}; }  // managed memory
+    // Adds what was pinned there to the changes.
+    void unpin(u64 begin, Operation what, Changes& changes) {
+        auto found = pinned_.find(begin);
+        if (found == pinned_.end()) return;
+        found->second.generation = engine().unpin(what, begin);
+        changes.unpinned.insert(pinned_.extract(found));
     }
     bool is_pageable(u64 address);
+    // True if the address is in memory of a device, or in managed memory.
+    bool is_on_device(u64 address) {
+        const Block* block = engine().find(address);
+        return block && block->place == Place::Device && !was_managed(address);
+    }
     // Managed memory that was freed. A call that names its address for a copy means memory of the host, which has got the
     // address since.
     void note_managed(u64 address) { managed_.insert(engine().find_whole(address)->generation); }
@@ -265,7 +283,7 @@ class Front {
     void read_codes(const std::vector<FoundCode>& codes);
 
   private:
-    std::map<u64, u64> pinned_;
+    std::map<u64, Pinned> pinned_;
     std::unordered_set<u64> managed_;  // generations of blocks
     std::unordered_map<CUgraph, std::shared_ptr<const Graph>> graphs_;
     std::unordered_map<const Capture*, CUgraph> handles_of_graphs_;
@@ -320,7 +338,6 @@ struct Call {
     }
     // The same, of a query, which may be a library's.
     void find_done(Clock clock) const {
-        if (thread.queries == XLOGMEM_CHECK_OF_BUFFERS) return;
         wait_for(std::move(clock));
         thread.queries_now = true;
     }

@@ -59,7 +59,7 @@ void add_ordinary(Calls& calls) {
     AFTER(cuMemAllocManaged) {
         call.allocate(*p.dptr, p.bytesize, Home::Unknown);
         call.front.note_managed(*p.dptr);
-        call.front.pin(reinterpret_cast<void*>(*p.dptr), p.bytesize);
+        call.front.note_mapped(*p.dptr, p.bytesize);
     });
     AFTER(cuMemMap) { call.allocate(p.ptr, p.size, Home::Unknown); });
     for (auto entry : {ENTRY(cuIpcOpenMemHandle), ENTRY(cuIpcOpenMemHandle_v2), ENTRY(cuMemPoolImportPointer),
@@ -67,7 +67,7 @@ void add_ordinary(Calls& calls) {
         calls.unseen(entry);
     BEFORE(cuMemFree_v2) {
         call.free(p.dptr);
-        call.front.unpin(reinterpret_cast<void*>(p.dptr), call.thread.changes.unpinned);
+        call.front.unpin(p.dptr, call.what, call.thread.changes);
     });
     BEFORE(cuMemUnmap) { call.unmap(p.ptr, p.size); });
 }
@@ -78,13 +78,20 @@ void add_stream_ordered(Calls& calls) {
     BEFORE_BOTH(cuMemFreeAsync, _ptsz) { call.free(p.dptr, p.hStream); });
 }
 
+void pin(const Call& call, const void* begin, u64 bytes) {
+    call.front.pin(reinterpret_cast<u64>(begin), bytes, call.what);
+}
+void unpin(const Call& call, const void* begin) {
+    call.front.unpin(reinterpret_cast<u64>(begin), call.what, call.thread.changes);
+}
+
 void add_page_locked(Calls& calls) {
-    AFTER(cuMemHostAlloc) { call.front.pin(*p.pp, p.bytesize); });
-    AFTER(cuMemAllocHost_v2) { call.front.pin(*p.pp, p.bytesize); });
-    AFTER(cuMemHostRegister) { call.front.pin(p.p, p.bytesize); });
-    AFTER(cuMemHostRegister_v2) { call.front.pin(p.p, p.bytesize); });
-    BEFORE(cuMemFreeHost) { call.front.unpin(p.p, call.thread.changes.unpinned); });
-    BEFORE(cuMemHostUnregister) { call.front.unpin(p.p, call.thread.changes.unpinned); });
+    AFTER(cuMemHostAlloc) { pin(call, *p.pp, p.bytesize); });
+    AFTER(cuMemAllocHost_v2) { pin(call, *p.pp, p.bytesize); });
+    AFTER(cuMemHostRegister) { pin(call, p.p, p.bytesize); });
+    AFTER(cuMemHostRegister_v2) { pin(call, p.p, p.bytesize); });
+    BEFORE(cuMemFreeHost) { unpin(call, p.p); });
+    BEFORE(cuMemHostUnregister) { unpin(call, p.p); });
 }
 
 }  // namespace

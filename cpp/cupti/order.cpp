@@ -67,6 +67,15 @@ void wait_unseen(const Call& call, CUstream stream) {
     call.front.count_unseen(call.what.name);
 }
 
+// Programs look at memory of the host until the value is there.
+void write_value(const Call& call, CUdeviceptr target, u64 bytes, CUstream stream) {
+    Stream* on = call.stream(stream);
+    if (!on) return;
+    call.fill({target, bytes}, stream);
+    if (!on->capture && !call.front.is_on_device(target))
+        call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
+}
+
 // The function may let the program know that earlier work of the stream is done.
 void call_host(const Call& call, CUstream stream) {
     Stream* on = call.stream(stream);
@@ -119,14 +128,14 @@ void add_streams(Calls& calls) {
     AFTER_BOTH(cuStreamWaitValue32, _ptsz) { wait_unseen(call, p.stream); });
     AFTER_BOTH(cuStreamWaitValue64, _ptsz) { wait_unseen(call, p.stream); });
     AFTER_BOTH(cuStreamBatchMemOp, _ptsz) { wait_unseen(call, p.stream); });
-    BEFORE_BOTH(cuStreamWriteValue32, _ptsz) { call.fill({p.addr, 4}, p.stream); });
-    BEFORE_BOTH(cuStreamWriteValue64, _ptsz) { call.fill({p.addr, 8}, p.stream); });
+    BEFORE_BOTH(cuStreamWriteValue32, _ptsz) { write_value(call, p.addr, 4, p.stream); });
+    BEFORE_BOTH(cuStreamWriteValue64, _ptsz) { write_value(call, p.addr, 8, p.stream); });
     AFTER_BOTH(cuStreamWaitValue32_v2, _ptsz) { wait_unseen(call, p.stream); });
     AFTER_BOTH(cuStreamWaitValue64_v2, _ptsz) { wait_unseen(call, p.stream); });
     AFTER_BOTH(cuStreamBatchMemOp_v2, _ptsz) { wait_unseen(call, p.stream); });
     AFTER_BOTH(cuWaitExternalSemaphoresAsync, _ptsz) { wait_unseen(call, p.stream); });
-    BEFORE_BOTH(cuStreamWriteValue32_v2, _ptsz) { call.fill({p.addr, 4}, p.stream); });
-    BEFORE_BOTH(cuStreamWriteValue64_v2, _ptsz) { call.fill({p.addr, 8}, p.stream); });
+    BEFORE_BOTH(cuStreamWriteValue32_v2, _ptsz) { write_value(call, p.addr, 4, p.stream); });
+    BEFORE_BOTH(cuStreamWriteValue64_v2, _ptsz) { write_value(call, p.addr, 8, p.stream); });
     BEFORE_BOTH(cuLaunchHostFunc, _ptsz) { call_host(call, p.hStream); });
     BEFORE_BOTH(cuStreamAddCallback, _ptsz) { call_host(call, p.hStream); });
     calls.before<newer::cuLaunchHostFunc_params>(

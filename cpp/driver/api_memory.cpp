@@ -38,7 +38,10 @@ CUresult allocate_host(void** address, size_t bytes, bool managed) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     memory().pinned[reinterpret_cast<u64>(*address)] = {bytes, managed, false};
-    if (managed) watch_alloc(nullptr, reinterpret_cast<u64>(*address), bytes);
+    if (managed)
+        watch_alloc(nullptr, reinterpret_cast<u64>(*address), bytes);
+    else
+        watch_pin(reinterpret_cast<u64>(*address), bytes);
     return CUDA_SUCCESS;
 }
 
@@ -50,6 +53,7 @@ CUresult free_host(Lock& lock, u64 address, bool managed) {
     if (found == pinned.end() || found->second.managed != managed || found->second.registered)
         return CUDA_ERROR_INVALID_VALUE;
     check::Clock learned = driver().engine.queued();
+    if (!managed) watch_unpin(address);
     run_everything(lock);
     found = pinned.find(address);
     if (found == pinned.end()) return CUDA_ERROR_INVALID_VALUE;  // freed by another thread while we waited
@@ -199,6 +203,7 @@ EXPORT CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
         if (!address || !bytes) return CUDA_ERROR_INVALID_VALUE;
         if (is_pinned(reinterpret_cast<u64>(address))) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
         memory().pinned[reinterpret_cast<u64>(address)] = {bytes, false, true};
+        watch_pin(reinterpret_cast<u64>(address), bytes);
         return CUDA_SUCCESS;
     });
 }
@@ -207,6 +212,7 @@ EXPORT CUresult cuMemHostUnregister(void* address) {
     return api_call(CALL("cuMemHostUnregister"), [&](Lock& lock) -> CUresult {
         auto found = memory().pinned.find(reinterpret_cast<u64>(address));
         if (found == memory().pinned.end() || !found->second.registered) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+        watch_unpin(reinterpret_cast<u64>(address));
         run_everything(lock);
         memory().pinned.erase(reinterpret_cast<u64>(address));
         return CUDA_SUCCESS;

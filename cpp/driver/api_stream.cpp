@@ -23,17 +23,19 @@ CUresult create(CUstream* handle, unsigned flags, int priority) {
 void found_done(Lock& lock, const check::Clock& clock, const check::Clock& perhaps = {}) {
     ThreadState& thread = this_thread();
     thread.learned = true;
-    if (thread.queries == XLOGMEM_CHECK_OF_BUFFERS) return;
+    if (thread.queries == XLOGMEM_CHECK_OF_BUFFERS) return driver().engine.host_pools_learn(clock);
     bool of_library = thread.queries == XLOGMEM_CHECK_OF_POOL;
     if (!of_library) {
         lock.unlock();  // looking at the native stack takes locks of the loader's
         of_library = check::is_query_of_library();
         lock.lock();
     }
-    if (of_library)
+    if (of_library) {
+        driver().engine.host_pools_learn(clock);
         driver().engine.host_may_learn(clock);
-    else
+    } else {
         host_learns(clock);
+    }
     driver().engine.host_may_learn(perhaps);
 }
 

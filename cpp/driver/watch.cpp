@@ -156,6 +156,14 @@ check::Time watch_free(Stream* stream, u64 address) {
     return watched([&] { return engine().free(order, operation(this_thread().call), address); });
 }
 
+void watch_pin(u64 address, u64 bytes) {
+    if (driver().config.races) engine().pin(operation(this_thread().call), address, bytes);
+}
+
+void watch_unpin(u64 address) {
+    watched([&] { return engine().unpin(operation(this_thread().call), address); });
+}
+
 check::Time watch_record(u64 event, Stream* stream) {
     return engine().record(event, *stream->order, operation(this_thread().call));
 }

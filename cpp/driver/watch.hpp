@@ -37,6 +37,9 @@ struct KernelLaunch {
 check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& launch);
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes);
 check::Time watch_free(Stream* stream, u64 address);
+// Page-locked memory of the host begins, and ends.
+void watch_pin(u64 address, u64 bytes);
+void watch_unpin(u64 address);
 check::Time watch_launch(Stream* stream, const check::Graph& graph);
 check::Time watch_record(u64 event, Stream* stream);
 void watch_wait(Stream* stream, u64 event);

@@ -53,16 +53,16 @@ void Blocks::retire(Block* block) {
     spare_.push_back(block);
 }
 
-Block* Blocks::add(u64 begin, u64 end, bool piece) {
+Block* Blocks::add(u64 begin, u64 end, bool piece, Place place) {
     Block* block = make();
+    block->place = place;
     block->begin = begin;
     block->end = end;
     block->piece = piece;
     block->generation = ++generation_;
     block->shadow.start(begin, end);
     (piece ? pieces_ : wholes_)[begin] = block;
-    low_ = std::min(low_, begin);
-    high_ = std::max(high_, end);
+    (place == Place::Device ? device_ : host_).include(begin, end);
     return block;
 }
 
@@ -93,8 +93,7 @@ void Blocks::clear() {
         for (auto& entry : *level) retire(entry.second);
         level->clear();
     }
-    low_ = ~u64(0);
-    high_ = 0;
+    device_ = host_ = {};
 }
 
 }  // namespace check

@@ -291,6 +291,10 @@ Time Engine::launch(Stream& stream, Operation what, const Graph& graph) {
         Block* block = blocks_.at(captured.begin, captured.piece);
         if (!block) block = blocks_.find(made.anchor ? made.anchor : made.begin);
         if (!block) continue;
+        if (block->place == Place::Host) {  // an array may have been registered anew
+            touch_host(stream, made, *block);
+            continue;
+        }
         // Memory that a pool keeps for graphs has several owners, one after the other, in one graph or in several.
         if (block->live && block->generation != captured.generation && !block->captured)
             report(Kind::StaleGraph, block->allocated, made, *block);

@@ -94,6 +94,8 @@ class Engine {
     // The host waits in a way that cannot be seen, as from a function of its own in a stream: later work may be
     // ordered.
     void host_may_learn(const Clock& clock);
+    // A library has found this work done, by a query of its own for a pool of host memory.
+    void host_pools_learn(const Clock& clock);
     void all_is_done();
 
     bool host_knows(Time time) const { return order_.host().covers(time); }
@@ -138,6 +140,11 @@ class Engine {
     void free_after(const Clock& clock, Operation what, u64 address);
     // The driver has refused this free: the memory stays. What was done to it before is forgotten.
     void keep(u64 address);
+    // Page-locked memory of the host begins: it was allocated or registered. It ends: its addresses mean nothing any
+    // more; returns the generation of its block. The driver has refused that: it was `what` that had made it.
+    void pin(Operation what, u64 address, u64 bytes);
+    u64 unpin(Operation what, u64 address);
+    void refuse_unpin(u64 generation, Operation what, u64 address, u64 bytes);
     // A pool hands out a piece of a block, and takes the piece again.
     void allocate_piece(Stream* stream, Operation what, u64 address, u64 bytes, Pool pool = Pool::Driver);
     void free_piece(Stream* stream, Operation what, u64 address);
@@ -215,6 +222,7 @@ class Engine {
     static void begin_again(Block& block, const Access& alloc);
     void touch(Stream& stream, const Access& access, Block* block);
     void touch_block(Stream& stream, const Access& access, Block& block);
+    void touch_host(Stream& stream, const Access& access, Block& block);
     void look(const Stream& stream, const Access& access, const Block& block);
     bool gone(Stream& stream, const Access& access, const Block& block);
     void end_block(const Clock& clock, const Access& free, Block& block, bool piece);

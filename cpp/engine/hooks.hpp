@@ -26,7 +26,8 @@ enum xlogmem_check_piece {
     XLOGMEM_CHECK_SOME_PIECE = 3,  // … and it is not known for which stream
 };
 
-// Whose the queries of events and streams are, and what the host learns from one that succeeds.
+// Whose the queries of events and streams are, and what the host learns from one that succeeds. A library's pool of host
+// memory learns from each of a library.
 enum xlogmem_check_queries {
     XLOGMEM_CHECK_OF_PROGRAM = 0,  // that the work is done
     XLOGMEM_CHECK_OF_BUFFERS = 1,  // nothing: a library's, for buffers of its own that something else orders

@@ -140,6 +140,7 @@ void Engine::look(const Stream& stream, const Access& access, const Block& block
 }
 
 void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
+    if (block.place == Place::Host) return touch_host(stream, access, block);
     if (gone(stream, access, block)) return;
     if (block.tracked && (declared_.audits() || declared_.any())) look(stream, access, block);
     if (stream.capture) {

@@ -106,6 +106,12 @@ class Order {
     void host_learns(const Clock& clock);
     void host_may_learn(const Clock& clock);
     const Clock& host() const { return host_; }
+    // What a pool of host memory has found done: it hands out memory to an owner who comes after that.
+    void host_pools_learn(const Clock& clock) { pools_.join(clock); }
+    Clock seen_from_host_memory(Clock clock) const {
+        clock.join(pools_);
+        return clock;
+    }
     // True if the host may have waited for this operation.
     bool is_doubtful(Time time) const { return doubtful_.covers(time); }
     void all_is_done();
@@ -129,7 +135,7 @@ class Order {
     u64 looked_ = 0;  // at the dead ones: host_changes_ then
     std::unordered_map<u64, Stream*> legacy_;  // by context
     std::unordered_map<u64, Event> events_;
-    Clock host_, doubtful_;
+    Clock host_, doubtful_, pools_;
     u64 host_changes_ = 1;
     u64 other_changes_ = 1;  // of the clocks of all streams that are not legacy ones
 

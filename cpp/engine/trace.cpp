@@ -143,6 +143,8 @@ bool Player::on_order(const std::string& call) {
         engine_.refuse_order(*stream(1), clock(2));
     } else if (call == ":may-learn") {
         engine_.host_may_learn(clock());
+    } else if (call == ":pools-learn") {
+        engine_.host_pools_learn(clock());
     } else if (call == ":done") {
         engine_.all_is_done();
     } else {
@@ -158,6 +160,12 @@ bool Player::on_memory(const std::string& call) {
         engine_.free(stream(1), operation(2), number(4));
     } else if (call == ":free-after") {
         engine_.free_after(clock(4), operation(1), number(3));
+    } else if (call == ":pin") {
+        engine_.pin(operation(1), number(3), number(4));
+    } else if (call == ":unpin") {
+        engine_.unpin(operation(1), number(3));
+    } else if (call == ":refuse-unpin") {
+        engine_.refuse_unpin(number(1), operation(2), number(4), number(5));
     } else if (call == ":piece") {
         engine_.allocate_piece(stream(1), operation(2), number(4), number(5), pool());
     } else if (call == ":unpiece") {

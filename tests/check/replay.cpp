@@ -51,6 +51,7 @@ class Replay {
     std::map<std::string, u64> windows_;
     std::map<std::string, u32> kernel_words_;
     std::map<std::string, Time> launches_;  // the last one through a word
+    std::map<std::string, u64> unpinned_;  // generations
     std::map<std::string, std::pair<Operation, Time>> newest_;  // work, by the name of its stream
     KernelWords::Launch launch_;  // its numbers
     u64 next_handle_ = 0x100, next_address_ = 0x7f0000000000;
@@ -69,12 +70,14 @@ class Replay {
     u64 handle(std::map<std::string, u64>& table, const std::string& name);
     Stream* stream(const std::string& name);
     u64 address(const std::string& text) const;
+    u64 place(const std::string& name, u64 bytes);
     Range range(const std::string& text);
     Range pointer(const std::string& text, Role role, const std::string& more);
 
     bool on_handles();
     bool on_order();
     bool on_memory();
+    bool on_host_memory();
     bool on_graphs();
     bool on_declarations();
     bool on_words();
@@ -220,17 +223,38 @@ bool Replay::on_order() {
     return true;
 }
 
+// Of a new block: behind the others, or where the last word says.
+u64 Replay::place(const std::string& name, u64 bytes) {
+    u64 at = next_address_;
+    if (has("at"))
+        at = address(words_.back());
+    else
+        next_address_ += (bytes / 0x10000 + 1) * 0x10000;
+    blocks_[name] = at;
+    block_names_[at] = name;
+    return at;
+}
+
+bool Replay::on_host_memory() {
+    const std::string& call = word(0);
+    if (call == "pin")
+        engine_.pin(what_, place(word(1), std::stoull(word(2))), std::stoull(word(2)));
+    else if (call == "unpin")
+        unpinned_[word(1)] = engine_.unpin(what_, address(word(1)));
+    else if (call == "refuse-unpin")
+        engine_.refuse_unpin(unpinned_.at(word(1)), what_, address(word(1)), std::stoull(word(2)));
+    else if (call == "pools-learn")
+        engine_.host_pools_learn(engine_.queued_on(*stream(word(1))));
+    else
+        return false;
+    return true;
+}
+
 bool Replay::on_memory() {
     const std::string& call = word(0);
     bool piece = call == "piece" || call == "unpiece";
     if (call == "alloc" || call == "piece") {
-        u64 bytes = std::stoull(word(2)), at = next_address_;
-        if (has("at"))
-            at = address(words_.back());  // the last word
-        else
-            next_address_ += (bytes / 0x10000 + 1) * 0x10000;
-        blocks_[word(1)] = at;
-        block_names_[at] = word(1);
+        u64 bytes = std::stoull(word(2)), at = place(word(1), bytes);
         Stream* on = stream(word(3));
         if (piece)
             engine_.allocate_piece(on, what_, at, bytes, has("cached") ? Pool::Caching : Pool::Driver);
@@ -353,7 +377,8 @@ void Replay::line(Words words) {
     try {
         if (word(0) == "run")
             run();
-        else if (!on_handles() && !on_order() && !on_memory() && !on_graphs() && !on_declarations() && !on_words())
+        else if (!on_handles() && !on_order() && !on_memory() && !on_host_memory() && !on_graphs() &&
+                 !on_declarations() && !on_words())
             refuse("no call " + word(0));
     } catch (Stream*) {
     }

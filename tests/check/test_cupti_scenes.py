@@ -5,6 +5,7 @@ import pytest
 import scenes_of_copies  # noqa: F401
 import scenes_of_extents  # noqa: F401
 import scenes_of_graphs  # noqa: F401
+import scenes_of_host_memory  # noqa: F401
 import scenes_of_launches  # noqa: F401
 import scenes_of_libraries  # noqa: F401
 import scenes_of_lists  # noqa: F401
@@ -16,8 +17,8 @@ import scenes_of_waits  # noqa: F401
 from cupti_library import COMPILER, NEEDED, build_driver, library, play
 from fabricated import SCENES
 
-MODULES = [f"scenes_of_{what}" for what in ("copies", "extents", "graphs", "launches", "libraries", "lists", "memory",
-                                            "order", "pools", "refusals", "waits")]
+MODULES = [f"scenes_of_{what}" for what in ("copies", "extents", "graphs", "host_memory", "launches", "libraries", "lists",
+                                            "memory", "order", "pools", "refusals", "waits")]
 pytestmark = [*NEEDED, COMPILER]
 
 

@@ -52,7 +52,7 @@ def worker(p: Program, number: int, wrong: bool) -> Callable[[int], None]:
         p.call("cuEventRecord", hEvent=event, hStream=stream)
         if not wrong:
             p.wait(other, event)
-        p.call("cuMemcpyDtoHAsync_v2", dstHost=PINNED, srcDevice=memory, ByteCount=64, hStream=other)
+        p.call("cuMemcpyDtoHAsync_v2", dstHost=PINNED + number * 64, srcDevice=memory, ByteCount=64, hStream=other)
         p.call("cuLaunchKernel", f=0x1000 + turn % 100, hStream=other, kernelParams=(u64 * 1)(0))
         p.free(memory, other)
         p.synchronize(other)

@@ -5,6 +5,7 @@ Parameters are laid out as CUPTI's headers say, so that a test names them as the
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import re
@@ -127,6 +128,7 @@ X, Y = 0x7000_0000_0000, 0x7000_0100_0000           # memory of the device
 BYTES = 4096
 A, B, C = 0x5000, 0x6000, 0x7000                    # streams that do not wait for the default one
 PAGEABLE, PINNED = 0x1000_0000, 0x2000_0000         # memory of the host
+SINKS, READS = 0x3000_0000, 256                     # … for as many reads, each into bytes of its own
 EVENT = 0x9000
 LEGACY, OWN = 1, 2                                  # the default streams
 
@@ -134,7 +136,8 @@ LEGACY, OWN = 1, 2                                  # the default streams
 class Program:
     """Calls of a program in one context; handles and addresses are made up.
 
-    In the beginning there are the streams A, B and C, the memory X and Y of cuMemAlloc, and PINNED of the host.
+    In the beginning there are the streams A, B and C, the memory X and Y of cuMemAlloc, and PINNED and SINKS of the
+    host.
     """
 
     def __init__(self, library: str) -> None:
@@ -149,6 +152,8 @@ class Program:
         for address in (X, Y):
             self.allocate(address)
         self.call("cuMemHostAlloc", pp=out(PINNED), bytesize=BYTES)
+        self.call("cuMemHostAlloc", pp=out(SINKS), bytesize=BYTES * READS)
+        self._reads = itertools.count()
 
     def call(self, entry: str, result: int = 0, symbol: bytes = b"kernel", before: bool = True,
              meanwhile: Callable[[], None] | None = None, **fields: Any) -> None:
@@ -208,7 +213,8 @@ class Program:
 
     def read(self, address: int, stream: int) -> None:
         """To page-locked memory: the host learns nothing."""
-        self.call("cuMemcpyDtoHAsync_v2", dstHost=PINNED, srcDevice=address, ByteCount=BYTES, hStream=stream)
+        sink = SINKS + next(self._reads) % READS * BYTES
+        self.call("cuMemcpyDtoHAsync_v2", dstHost=sink, srcDevice=address, ByteCount=BYTES, hStream=stream)
 
     def record(self, stream: int) -> int:
         self._newest_event += 1

@@ -137,7 +137,7 @@ def memory_whose_free_was_refused_is_still_page_locked(p: Program, repaired: boo
     """A copy to pageable memory would be done at its return."""
     p.fill(X, A)
     p.call("cuMemFreeHost", 0 if repaired else REFUSED, p=PINNED)
-    p.read(X, A)
+    p.call("cuMemcpyDtoHAsync_v2", dstHost=PINNED, srcDevice=X, ByteCount=BYTES, hStream=A)
     p.fill(X, B)
 
 

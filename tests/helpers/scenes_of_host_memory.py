@@ -1,0 +1,117 @@
+"""Scenes of page-locked memory of the host: what operations of the device do there, and its end."""
+from __future__ import annotations
+
+from fabricated import BYTES, PAGEABLE, PINNED, A, B, Program, X, Y, out, scene, u64
+from scenes_of_launches import launch
+from scenes_of_pools import hooks
+
+REFUSED = 999
+
+
+def download(p: Program, host: int, stream: int, source: int = X) -> None:
+    p.call("cuMemcpyDtoHAsync_v2", dstHost=host, srcDevice=source, ByteCount=64, hStream=stream)
+
+
+def upload(p: Program, host: int, stream: int) -> None:
+    p.call("cuMemcpyHtoDAsync_v2", dstDevice=Y, srcHost=host, ByteCount=64, hStream=stream)
+
+
+MAKERS = {"cuMemHostAlloc": ("pp", out(PAGEABLE)), "cuMemAllocHost_v2": ("pp", u64(PAGEABLE)),
+          "cuMemHostRegister_v2": ("p", PAGEABLE), "cuMemHostRegister": ("p", PAGEABLE)}
+
+for entry, (name, where) in MAKERS.items():
+    def two_copies_meet(p: Program, repaired: bool, entry: str = entry, name: str = name, where: object = where) -> None:
+        p.call(entry, **{name: where}, bytesize=BYTES)
+        download(p, PAGEABLE + BYTES - 64, A)
+        if repaired:
+            p.order(A, B)
+        upload(p, PAGEABLE + BYTES - 64, B)
+
+    scene("certain write/read", name=f"two copies meet in memory of {entry}")(two_copies_meet)
+
+
+@scene("certain write/write")
+def a_fill_and_a_copy_meet_in_memory_of_the_host(p: Program, repaired: bool) -> None:
+    p.call("cuMemsetD8Async", dstDevice=PINNED, N=64, hStream=A)
+    if repaired:
+        p.order(A, B)
+    download(p, PINNED, B)
+
+
+for entry in ("cuMemFreeHost", "cuMemHostUnregister"):
+    def ends_early(p: Program, repaired: bool, entry: str = entry) -> None:
+        download(p, PINNED, A)
+        if repaired:
+            p.synchronize(A)
+        p.call(entry, p=PINNED)
+
+    scene("possible write/free", name=f"{entry} comes before the end of a copy")(ends_early)
+
+    def addresses_are_anybodys(p: Program, repaired: bool, entry: str = entry) -> None:
+        upload(p, PINNED, A)
+        p.synchronize(A)
+        download(p, PINNED, A, Y)
+        if repaired:
+            p.synchronize(A)
+            p.call(entry, p=PINNED)
+        p.call("cuMemsetD8Async", dstDevice=PINNED, N=64, hStream=B)
+
+    scene("certain write/write", name=f"addresses are anybody's after {entry}")(addresses_are_anybodys)
+
+
+@scene("certain write/read")
+def memory_whose_free_was_refused_is_watched(p: Program, repaired: bool) -> None:
+    p.call("cuMemFreeHost", 0 if repaired else REFUSED, p=PINNED)
+    p.call("cuMemsetD8Async", dstDevice=PINNED, N=64, hStream=A)
+    p.call("cuMemcpyHtoDAsync_v2", dstDevice=Y, srcHost=PINNED, ByteCount=64, hStream=B)
+
+
+@scene("possible write/free")
+def a_free_that_was_refused_has_found_nothing(p: Program, repaired: bool) -> None:
+    download(p, PINNED, A)
+    p.call("cuMemFreeHost", REFUSED if repaired else 0, p=PINNED)
+
+
+for whose in (1, 2):
+    def a_pool_of_host_memory(p: Program, repaired: bool, whose: int = whose) -> None:
+        """... gives memory to the next owner when a query of its own has found the last one's copy done."""
+        download(p, PINNED, A)
+        event = p.record(A)
+        hooks(p).queries_for_itself(whose)
+        p.call("cuEventQuery", 0 if repaired else 600, hEvent=event)
+        hooks(p).queries_for_itself(0)
+        download(p, PINNED, B)
+
+    scene("certain write/write", name=f"a pool of host memory looks, {whose}")(a_pool_of_host_memory)
+
+
+for bits in (32, 64):
+    for version in ("", "_v2"):
+        def a_value_is_written(p: Program, repaired: bool, entry: str = f"cuStreamWriteValue{bits}{version}") -> None:
+            """The host may look at it, and know by it what came before."""
+            p.fill(X, A)
+            p.call(entry, stream=A, addr=PINNED, value=1)
+            if repaired:
+                p.synchronize(A)
+            p.fill(X, B)
+
+        scene("possible write/write", name=f"cuStreamWriteValue{bits}{version} to memory of the host")(
+            a_value_is_written)
+
+
+@scene("certain write/write")
+def a_value_on_the_device_tells_the_host_nothing(p: Program, repaired: bool) -> None:
+    p.fill(X, A)
+    p.call("cuStreamWriteValue32_v2", stream=A, addr=Y, value=1)
+    if repaired:
+        p.synchronize(A)
+    p.fill(X, B)
+
+
+@scene("possible write/write")
+def a_kernel_may_tell_the_host(p: Program, repaired: bool) -> None:
+    p.fill(X, A)
+    launch(p, u64(PINNED))
+    if repaired:
+        p.synchronize(A)
+    p.fill(X, B)
