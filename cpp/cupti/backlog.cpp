@@ -22,6 +22,7 @@ void Backlog::feed(const std::vector<Noted>& all, std::size_t count) {
 
 Time Backlog::feed(const Noted& noted) {
     Time time;
+    engine_.act_in(noted.thread);
     switch (noted.kind) {
         case Noted::Kind::Launch: time = launch(noted); break;
         case Noted::Kind::Work: time = engine_.work(*noted.stream, noted.what, noted.ranges.data(), noted.count); break;

@@ -26,7 +26,7 @@ struct Noted {
     enum class Kind : u8 { Launch, Work, Piece, Refused };
 
     Kind kind = Kind::Work;
-    u64 number = 0;
+    u64 number = 0, thread = 0;
     Stream* stream = nullptr;
     Operation what;
     // A launch. `space` has the values of the kernel's parameters, at their offsets.

@@ -54,6 +54,7 @@ Wait wait_of(const Call& call, const Copy& copy) {
 void Call::work(Stream& on, const Range* ranges, std::size_t count) const {
     Noted& noted = front.backlog.next();
     noted.kind = Noted::Kind::Work;
+    noted.thread = thread.number;
     noted.stream = &on;
     noted.what = what;
     std::copy_n(ranges, count, noted.ranges.begin());

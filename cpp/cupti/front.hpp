@@ -165,6 +165,7 @@ class Front {
     // Feeds all noted operations first.
     Engine& engine() {
         if (!backlog.is_done()) backlog.feed();
+        engine_.act_in(this_thread().number);
         return engine_;
     }
     // Without the lock, too.

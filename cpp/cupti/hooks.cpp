@@ -58,6 +58,7 @@ struct Watched {
             Stream* stream = stream_of(context, handle);
             Noted& noted = front().backlog.next();
             noted.kind = Noted::Kind::Piece;
+            noted.thread = this_thread().number;
             noted.stream = stream;
             noted.what = {0, this_thread().site};
             noted.piece = piece;

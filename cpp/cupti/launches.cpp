@@ -96,6 +96,7 @@ void launch(const Call& call, CUfunction function, CUstream stream, const Argume
     Kernel& kernel = due ? kernel_of(call, function) : known;
     Noted& noted = front.backlog.next();
     noted.kind = Noted::Kind::Launch;
+    noted.thread = call.thread.number;
     noted.stream = on;
     noted.what = {kernel.name, call.what.site};
     noted.kernel = &kernel;

@@ -18,7 +18,10 @@ namespace sim {
 
 namespace {
 
-check::Engine& engine() { return driver().engine; }
+check::Engine& engine() {
+    driver().engine.act_in(this_thread().id);
+    return driver().engine;
+}
 
 // Names are constants, or live as long as the driver.
 check::Operation operation(const char* name) {

@@ -17,11 +17,12 @@ void Declared::note_work(u64 stream) {
     for (Use& use : uses_) use.worked |= use.stream == stream;
 }
 
-void Declared::look_elsewhere(const Stream& stream, u64 at, const Omission& omission) {
+void Declared::look_elsewhere(u64 thread, const Stream& stream, u64 at, const Omission& omission) {
     for (const Use& use : uses_)
         if (use.stream == stream.id && use.names(at)) return;
     for (Use& use : uses_) {
         if (!use.names(at) || use.elsewhere) continue;
+        if (use.thread != thread) continue;
         if ((use.legacy || stream.legacy) && use.blocking && stream.blocking) continue;
         use.elsewhere = omission;
         use.elsewhere->kind = Omission::Kind::Elsewhere;

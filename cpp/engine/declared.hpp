@@ -6,11 +6,11 @@
 // block's own stream may work on the block undeclared until a launch on another stream has named it.
 //
 // Without an audit, too, it is noted where a launch went elsewhere: while its window was open nothing was queued on the
-// window's stream, and another stream worked on memory that the window names and no window of that stream does. Both
-// may be right alone: a window whose launch is left out, and work of a block's own stream. A stream that records an
-// event, or waits for one, may have ordered the other one by hand. Where the host waits for the stream, the window may
-// be a use of the host's, as of a message that is sent. A window that is cancelled had no launch. A blocking stream and
-// the legacy one order themselves.
+// window's stream, and the window's thread queued work on another stream, on memory that the window names and no window
+// of that stream does. Both may be right alone: a window whose launch is left out, and work of a block's own stream,
+// which is another thread's. A stream that records an event, or waits for one, may have ordered the other one by hand.
+// Where the host waits for the stream, the window may be a use of the host's, as of a message that is sent. A window
+// that is cancelled had no launch. A blocking stream and the legacy one order themselves.
 #pragma once
 
 #include "order.hpp"
@@ -38,7 +38,7 @@ class Declared {
     static constexpr std::size_t kMost = 1000;  // omissions
 
     struct Use {
-        u64 window = 0, stream = 0;
+        u64 window = 0, stream = 0, thread = 0;
         bool blocking = true, legacy = false;  // the stream
         u32 site = 0;
         u64 begin = 0, end = 0;
@@ -58,8 +58,8 @@ class Declared {
     void audit(bool wanted) { audits_ = wanted; }
     bool audits() const { return audits_; }
     void note_work(u64 stream);  // anything that is queued on it, or a wait of the host for it
-    // Keeps work on memory that only windows of other streams name, until these close.
-    void look_elsewhere(const Stream& stream, u64 at, const Omission& omission);
+    // Keeps a thread's work on memory that only windows of other streams name, until these close.
+    void look_elsewhere(u64 thread, const Stream& stream, u64 at, const Omission& omission);
     // Notes work on a tracked block. `own`: the work may be undeclared.
     void look(const Access& access, const Omission& omission, bool own);
     const std::vector<Omission>& omissions() const { return omissions_; }

@@ -324,6 +324,7 @@ void Engine::record_to(std::shared_ptr<Trace> trace) {
     trace_ = std::move(trace);
     for (u32 number = 0; trace_ && number < names_.size(); number++) trace_->line(":name", number, names_[number]);
     if (trace_) trace_->line(":audit", declared_.audits());
+    if (trace_) trace_->line(":thread", thread_);
 }
 
 void Engine::write_to(std::shared_ptr<Journal> journal) {

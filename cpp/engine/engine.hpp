@@ -166,6 +166,7 @@ class Engine {
     void decide_all_frees();
 
     // -- declarations of xlogmem, see declared.hpp: its own blocks, whole or pieces, which may have a tag (a name). ---
+    void act_in(u64 thread);  // the program's, which makes all further calls
     bool track(u64 address, u64 bytes, u32 tag);  // false: no block is just there
     void declare(u64 window, const Stream& stream, Operation what, u64 address, u64 bytes, Role role);
     void close_window(u64 window, bool launched);
@@ -209,6 +210,7 @@ class Engine {
     std::vector<Access> found_;  // by the comparison in progress
     Replaced replaced_;
     u64 dropped_ = 0;
+    u64 thread_ = 0;
     std::shared_ptr<Trace> trace_;
     std::shared_ptr<Journal> journal_;
     JournalPage no_journal_;

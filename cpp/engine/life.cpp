@@ -135,7 +135,8 @@ void Engine::look(const Stream& stream, const Access& access, const Block& block
     omission.begin = block.begin;
     omission.end = block.end;
     omission.tag = block.tag;
-    if (declared_.any()) declared_.look_elsewhere(stream, access.anchor ? access.anchor : access.begin, omission);
+    if (declared_.any())
+        declared_.look_elsewhere(thread_, stream, access.anchor ? access.anchor : access.begin, omission);
     if (declared_.audits()) declared_.look(access, omission, block.allocated.stream == stream.id && !block.shared);
 }
 
@@ -348,6 +349,12 @@ void Engine::forget_memory() {
     blocks_.clear();
 }
 
+void Engine::act_in(u64 thread) {
+    if (thread == thread_) return;
+    thread_ = thread;
+    if (trace_) trace_->line(":thread", thread);
+}
+
 void Engine::close_window(u64 window, bool launched) {
     if (trace_) trace_->line(":close", window, launched);
     declared_.close(window, launched);
@@ -374,6 +381,7 @@ void Engine::declare(u64 window, const Stream& stream, Operation what, u64 addre
     if (block && block->allocated.stream != stream.id) block->shared = true;
     Declared::Use use;
     use.window = window;
+    use.thread = thread_;
     use.stream = stream.id;
     use.blocking = stream.blocking;
     use.legacy = stream.legacy;

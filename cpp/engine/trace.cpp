@@ -223,6 +223,8 @@ bool Player::on_rest(const std::string& call) {
         engine_.declare(number(1), *stream(2), operation(3), number(5), number(6), Role(number(7)));
     } else if (call == ":close") {
         engine_.close_window(number(1), words_->size() < 3 || number(2));  // older traces do not say it
+    } else if (call == ":thread") {  // older traces do not have it
+        engine_.act_in(number(1));
     } else if (call == ":audit") {
         engine_.audit(number(1));
     } else if (call == ":word") {

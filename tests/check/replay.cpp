@@ -315,6 +315,8 @@ bool Replay::on_declarations() {
         if (!engine_.track(address(word(1)), bytes, engine_.name(word(3)))) refuse("no such block");
     } else if (call == "audit") {
         engine_.audit(true);
+    } else if (call == "thread") {
+        engine_.act_in(std::stoull(word(1)));
     } else {
         return false;
     }

@@ -242,6 +242,17 @@ def test_a_use_that_is_no_launch(check, right):
     assert (done.returncode, document["omissions"]) == (0, []), done.stderr
 
 
+@pytest.mark.parametrize("thread", ["other", "own"])
+def test_work_of_another_thread_beside_a_use_whose_launch_is_left_out(check, thread):
+    """The block's own stream may work on it, which is another thread's; in the thread of the `use` it is the launch."""
+    work = "copy(other, block, a)" if thread == "own" else (
+        "import threading\n    one = threading.Thread(target=copy, args=(other, block, a))\n    one.start()\n"
+        "    one.join()")
+    _, document = check(f"{START}fill(block, a)\nother = runtime.allocate(1024, a)\n"
+                        f"with xlogmem.use(b, read=block):\n    {work}\n", "async")
+    assert [one["kind"] for one in document["omissions"]] == ["elsewhere"] * (thread == "own")
+
+
 ON_THE_LEGACY_STREAM = """
 import sys
 from cuda.bindings import driver

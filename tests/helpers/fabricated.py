@@ -186,10 +186,11 @@ class Program:
         return report
 
     def findings(self) -> list[str]:
-        """Certainty, and what the two did; of anything but a race, its kind."""
+        """Certainty, and what the two did; of anything but a race, its kind; and of an audit."""
+        report = self.report()
         found = [("certain " if one["certain"] else "possible ")
-                 + (one["pair"] if one["kind"] == "race" else one["kind"]) for one in self.report()["findings"]]
-        return sorted(found)
+                 + (one["pair"] if one["kind"] == "race" else one["kind"]) for one in report["findings"]]
+        return sorted(found + [f"audit {one['kind']}" for one in report["omissions"]])
 
     # -- what most scenes do ------------------------------------------------------------------------------------------
 

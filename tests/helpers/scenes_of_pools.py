@@ -1,9 +1,10 @@
-"""Scenes of pools of libraries: what stands in their place, and their own pieces."""
+"""Scenes of pools of libraries: what stands in their place, and their own pieces.  And of what xlogmem declares."""
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from fabricated import BYTES, LEGACY, A, B, Program, X, scene, u32, u64
 from scenes_of_launches import launch
@@ -14,13 +15,21 @@ WHOLE, PIECE, CACHED = range(3)                     # xlogmem_check_piece of eng
 IN_ORDER, BY_HOST, LATER, RETURNED = range(4)       # xlogmem_check_end
 
 
+class Range(ctypes.Structure):
+    """xlogmem_check_range."""
+
+    _fields_ = [("begin", u64), ("bytes", u64), ("access", ctypes.c_int)]
+
+
 class Hooks(ctypes.Structure):
     """What pools of libraries report to, as in engine/hooks.hpp."""
 
     _fields_ = [("find_site", ctypes.CFUNCTYPE(None)),
                 ("piece_allocated", ctypes.CFUNCTYPE(None, u64, u64, u64, u64, ctypes.c_char_p, ctypes.c_int)),
                 ("piece_freed", ctypes.CFUNCTYPE(None, u64, u64, u64, ctypes.c_int, ctypes.c_int)),
-                ("windows", u64 * 2), ("piece_recorded", ctypes.CFUNCTYPE(None, u64, u64, u64)),
+                ("window_opened", ctypes.CFUNCTYPE(None, u64, u64, u64, ctypes.c_void_p, ctypes.c_size_t)),
+                ("window_closed", ctypes.CFUNCTYPE(None, u64, ctypes.c_int)),
+                ("piece_recorded", ctypes.CFUNCTYPE(None, u64, u64, u64)),
                 ("replaces_pool", ctypes.CFUNCTYPE(None, ctypes.c_int)),
                 ("queries_for_itself", ctypes.CFUNCTYPE(None, ctypes.c_int)),
                 ("site_of_caller", ctypes.CFUNCTYPE(u32)), ("act_for", ctypes.CFUNCTYPE(None, u32))]
@@ -210,3 +219,18 @@ def work_for_another_place_has_that_place(p: Program, repaired: bool) -> None:
             p.order(A, B)
         p.read(X, B)
         p.order(B, A)
+
+
+for work in (Program.fill, lambda p, address, stream: launch(p, u64(address), u32(5), stream=stream)):
+    @scene("audit elsewhere", name=f"a launch elsewhere by {'a fill' if work is Program.fill else 'a kernel'}")
+    def a_launch_elsewhere(p: Program, repaired: bool, work: Any = work) -> None:
+        """What another thread does on the block's own stream is none of the window's."""
+        table, named = hooks(p), Range(X, BYTES, 1)
+        table.piece_allocated(p.context, B, X, BYTES, b"keys", WHOLE)
+        p.in_thread(lambda: work(p, X, B))          # the first call of a kind asks the engine for its name
+        table.window_opened(1, p.context, A, ctypes.byref(named), 1)
+        if repaired:
+            p.in_thread(lambda: work(p, X, B))
+        else:
+            work(p, X, B)
+        table.window_closed(1, 1)
