@@ -17,7 +17,7 @@ from typing import SupportsIndex
 
 from xlogmem import _driver
 from xlogmem._base.texts import as_html
-from xlogmem._base.units import count_of_devices, format_bytes, parse_number
+from xlogmem._base.units import count_of_devices, counted, format_bytes, parse_number
 from xlogmem._driver import active_devices, describe_device, device_count, device_memory, synchronize_device
 from xlogmem.errors import DriverError, StreamMisuseError
 from xlogmem.launch import forget_peers
@@ -162,7 +162,8 @@ class DevicePool:
             runtime = one.runtime
             held = map(format_bytes, (runtime.live_bytes, runtime.pending_bytes) if runtime else ())
             rows.append((one.device_id, one.name, format_bytes(one.total_memory), *held))
-        return as_html(f"DevicePool of {len(rows)} devices", (("device", "name", "memory", "live", "pending"), rows))
+        return as_html(f"DevicePool of {counted(len(rows), 'device')}",
+                       (("device", "name", "memory", "live", "pending"), rows))
 
     def __repr__(self) -> str:
         return f"<DevicePool of {', '.join(map(repr, self._devices))}>"

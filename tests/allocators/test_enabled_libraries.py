@@ -81,7 +81,7 @@ def test_memory_in_use_is_a_reason_and_nothing_is_changed(cupy, numba, core):
     cupy.pool.used.clear()
     context = numba.make_context()
     context.memory_manager.memalloc(10)
-    with pytest.raises(RuntimeError, match="Numba has 1 allocations on device 0"):
+    with pytest.raises(RuntimeError, match="Numba has 1 allocation on device 0"):
         xlogmem.enable("cupy", "numba")
     context.memory_manager.reset()
     buffer = core.Device(0).allocate(10, stream=NullStream())

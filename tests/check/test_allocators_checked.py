@@ -189,7 +189,7 @@ assert runtime.find_block(address(y)) is None and runtime.find_block(address(vie
 try:
     xlogmem.enable("numba")
 except RuntimeError as error:
-    assert "Numba has 1 allocations on device 0" in str(error), error
+    assert "Numba has 1 allocation on device 0" in str(error), error
 else:
     raise SystemExit("no error")
 del y

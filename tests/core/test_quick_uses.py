@@ -272,7 +272,7 @@ def test_an_exception_that_is_under_way_survives_the_drop(scene):
         recorder.preflight()
         raise KeyError("mine")
 
-    with pytest.warns(ResourceWarning, match="1 uses, entered> was entered, and was dropped"):
+    with pytest.warns(ResourceWarning, match="1 use, entered> was entered, and was dropped"):
         try:
             work()
         except KeyError as error:

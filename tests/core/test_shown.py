@@ -44,7 +44,7 @@ def test_a_runtime_in_a_notebook():
     kept = runtime.allocate(3000, tag=TAG)
     page = runtime._repr_html_()
     assert page.startswith(f"<p>{html.escape(repr(runtime))}</p>")
-    assert ["live", "2.9 KiB in 1 blocks"] in cells(page)
+    assert ["live", "2.9 KiB in 1 block"] in cells(page)
     assert [repr(TAG), "2.9 KiB", "1"] in cells(page)
     assert "<b>" not in page
     kept.free()

@@ -279,7 +279,7 @@ def test_text_and_html(four):
     lines = str(snapshot).splitlines()
     assert lines[0] == repr(snapshot)
     assert any("peak" in line and "78.0 KiB" in line for line in lines)
-    assert "12.0 KiB in 1 blocks: '<tag 11>'" in lines[-11]
+    assert "12.0 KiB in 1 block: '<tag 11>'" in lines[-11]
     assert lines[-1].split() == ["3.0", "KiB", "in", "2", "blocks:", "2", "more", "tags"]
     html = snapshot._repr_html_()
     assert "&lt;tag 11&gt;" in html

@@ -51,7 +51,7 @@ def test_workers_write_their_logs_and_report_their_leaks(method, tmp_path):
     assert done.returncode == 0, done.stderr
     rows = (tmp_path / f"{method}.json").read_text().splitlines()
     assert [json.loads(row)["action"] for row in rows] == ["allocate"] * 1000
-    assert done.stderr.count("1000 allocations of 97.7 KiB were not freed before the process ended") == 1
+    assert done.stderr.count("1,000 allocations of 97.7 KiB were not freed before the process ended") == 1
 
 
 def test_multiprocessing_is_not_imported_for_that():

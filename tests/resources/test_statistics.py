@@ -330,6 +330,6 @@ def test_the_summary_of_a_runtime_shows_every_layer():
     text = runtime.memory_summary()
     places = [text.index(f"\n<{name}") for name in ("StatisticsR", "LimitingR", "PoolM", "TrackingR")]
     assert places == sorted(places)
-    assert "1.5 KiB in 1 allocations" in text
+    assert "1.5 KiB in 1 allocation" in text
     assert "columns" in text
     block.free()

@@ -221,7 +221,7 @@ def test_enable_after_other_code_made_the_runtime(fresh):
 
 def test_memory_that_was_allocated_before_is_reported(fresh):
     buffer = rmm.DeviceBuffer(size=300, mr=fresh.mr)
-    with pytest.warns(RuntimeWarning, match=r"1 buffers .* were allocated through RMM before xlogmem.rmm.enable\(\)"):
+    with pytest.warns(RuntimeWarning, match=r"1 buffer .* was allocated through RMM before xlogmem.rmm.enable\(\)"):
         xlogmem.rmm.enable()
     with pytest.raises(StreamMisuseError, match="untracked"), use(0, read=buffer):
         pass
@@ -252,7 +252,7 @@ def test_the_next_use_notices_that_the_resource_was_replaced(fresh):
         pass
     del buffer
     former = xlogmem.get_runtime()
-    with pytest.warns(RuntimeWarning, match="1 buffers were allocated before RMM's resource was replaced"):
+    with pytest.warns(RuntimeWarning, match="1 buffer was allocated before RMM's resource was replaced"):
         xlogmem.rmm.enable()
     assert current().upstream_mr is other.mr
     assert xlogmem.get_runtime() is not former

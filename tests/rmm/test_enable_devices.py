@@ -176,7 +176,7 @@ def test_the_own_function_of_rmm_is_followed(two):
 def test_memory_that_outlives_the_reinitialization_is_reported(two, simulated_initialize):
     xlogmem.rmm.enable(0, follow_reinitialize=True)
     buffer = rmm.DeviceBuffer(size=64, mr=current())
-    with pytest.warns(RuntimeWarning, match="1 buffers were allocated before RMM's resource was replaced"):
+    with pytest.warns(RuntimeWarning, match="1 buffer was allocated before RMM's resource was replaced"):
         rmm.reinitialize()
     assert xlogmem.rmm.is_current(0)
     del buffer

@@ -53,7 +53,7 @@ def test_enable_while_another_thread_makes_a_buffer():
     done = subprocess.run([sys.executable, "-c", WHILE_A_BUFFER_IS_MADE], capture_output=True, text=True, timeout=100,
                           env={**os.environ, **ENVIRONMENT}, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-    assert done.stderr.count("1 buffers (rmm.DeviceBuffer) were allocated through RMM before") == 2
+    assert done.stderr.count("1 buffer (rmm.DeviceBuffer) was allocated through RMM before") == 2
 
 
 def test_one_call_warns_once(two):
@@ -90,6 +90,6 @@ def test_a_buffer_from_between_is_reported(two):
     xlogmem.rmm.enable(0)
     xlogmem.rmm.disable()
     buffer = rmm.DeviceBuffer(size=8, mr=current())
-    with pytest.warns(RuntimeWarning, match="1 buffers .* were allocated through RMM before"):
+    with pytest.warns(RuntimeWarning, match="1 buffer .* was allocated through RMM before"):
         xlogmem.rmm.enable(0)
     del buffer

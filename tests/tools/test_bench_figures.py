@@ -127,7 +127,7 @@ def test_rows_of_one_run_only_are_counted():
     console = Console(file=StringIO(), width=200)
     results.print_agreement(document(floor=[[100.] * 3], ours=[[150.] * 3], peer=[[1.] * 3]), document(
         floor=[[100.] * 3], ours=[[150.] * 3]), console)
-    assert "of xlogmem's 1 of 1. 1 rows are in one of the runs only." in console.file.getvalue()
+    assert "of xlogmem's 1 of 1. 1 row is in one of the runs only." in console.file.getvalue()
 
 
 @pytest.mark.parametrize("turns", [[[1., 1.]], [[1.], [1.]], [[1.], [1.], [1.]]])
@@ -139,4 +139,4 @@ def test_less_than_three_turns_give_no_spread(turns):
     assert results.print_agreement(b, a, console) is False
     enough = len(turns) == 3
     assert [row["agree"] for row in results.agreement(b, a)] == [False if enough else None]
-    assert ("1 rows of fewer than 3 turns are not compared" in console.file.getvalue()) is not enough
+    assert ("Not compared: 1 row of fewer than 3 turns." in console.file.getvalue()) is not enough

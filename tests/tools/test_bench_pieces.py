@@ -99,7 +99,7 @@ def test_the_chart_is_drawn_or_says_what_it_needs(tmp_path):
     results.plot(seen, str(tmp_path / "a.svg"))
     text = (tmp_path / "a.svg").read_text()
     for said in ("ping-pong, two uses  [100 ns]", "from C++", "from Python", ">peer<", "best peer", "not like for like",
-                 "xlogmem, pool; uses", "× the time of the raw driver calls in C", "spread of up to 1 processes"):
+                 "xlogmem, pool; uses", "× the time of the raw driver calls in C", "spread of up to 1 process"):
         assert said in text, said
     other = of_case(seen, "lookup/1,000 live")          # drawn where there is nothing that the chart knows
     results.plot(other, str(tmp_path / "b.svg"))

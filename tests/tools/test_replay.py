@@ -101,17 +101,17 @@ OLDER = ("Event Type,Device ID,Address,Stream,Size (bytes),Free Memory,Total Mem
     (line() + '{"action": "fr', [(0, 100)], ["line 2, the last, is cut off, and was left out"]),
     (A_ROW + "[spark] INFO something\n" + A_ROW.replace("allocate", "free"), [(0, 256), (0, 0)],
      ["there is no line with the names of columns: 2 rows were read as Thread,Time,Action,Pointer,Size,Stream",
-      "1 lines are not rows of a log, and were left out"]),
+      "left out: 1 line that is not a row of a log"]),
     ("WARN begins\n" + A_ROW, [(0, 256)],
-     ["there is no line with the names of columns: 1 rows were read as Thread,Time,Action,Pointer,Size,Stream",
-      "1 lines are not rows of a log, and were left out"]),
+     ["there is no line with the names of columns: 1 row was read as Thread,Time,Action,Pointer,Size,Stream",
+      "left out: 1 line that is not a row of a log"]),
     (HEADER + A_ROW + A_ROW.replace("allocate", "deallocate"), [(0, 256), (0, 0)], []),
     (OLDER + "Alloc,0,0x100,0,256,1,2,1,0.1,0.2,0.1,a.cpp:1\nFree,0,0x100,0,0,1,2,0,0.3,0.4,0.1,a.cpp:2\n",
      [(0, 256), (0, 0)], []),
     (OLDER + "Alloc,0,0x100,0,256,1,2,1,0.1,0.2,0.1,a.cpp:1\nRealloc,0,0x200,0,512,1,2,1,0.1,0.2,0.1,a.cpp:1\n",
-     [(0, 256), (1, 512)], ["1 rows of reallocations count as allocations: what they freed is not in the log"]),
+     [(0, 256), (1, 512)], ["counted as allocations: 1 row of reallocations. What these freed is not in the log"]),
     (HEADER + A_ROW.replace("allocate", "free") + A_ROW, [(0, 256)],
-     ["1 frees are of what was allocated before the log began, and were left out"]),
+     ["left out: 1 free of what was allocated before the log began"]),
 ])
 def test_logs_as_people_have_them(tmp_path, content, expected, notes):
     (tmp_path / "log").write_text(content)
@@ -199,7 +199,7 @@ def test_a_snapshot_of_pytorch(tmp_path, protocol, packed):
     assert [(event.number, event.nbytes) for event in events] == [(0, 512), (1, 1024), (0, 0)]
     assert events[0].stream == events[2].stream != events[1].stream
     assert reading.failed == [FailedRow(7, 4096, 1024)]
-    assert reading.notes == ["1 frees are of what was allocated before the log began, and were left out"]
+    assert reading.notes == ["left out: 1 free of what was allocated before the log began"]
 
 
 def test_a_snapshot_that_pytorch_wrote():
@@ -220,7 +220,7 @@ def test_of_several_devices_one_is_replayed(tmp_path):
         reading = Reading(device=device)
         assert [event.nbytes for event in recorded(str(path), reading)] == sizes
         assert reading.notes == [f"device {device or (0 if device == 0 else 1)} is replayed; --device replays "
-                                 f"{'1 (2 calls)' if device == 0 else '0 (1 calls)'}"]
+                                 f"{'1 (2 calls)' if device == 0 else '0 (1 call)'}"]
     run = CliRunner().invoke(main, ["replay", str(path), "--device", "3"])
     assert run.exit_code == 1
     assert "no calls of device 3: it has those of 0, 1" in run.output

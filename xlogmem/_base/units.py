@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any, SupportsIndex
 
-__all__ = ["bytes_in_words", "count_of_devices", "format_bytes", "format_duration", "parse_bytes", "parse_device_id",
-           "parse_number", "parse_size"]
+__all__ = ["bytes_in_words", "count_of_devices", "counted", "format_bytes", "format_duration", "parse_bytes",
+           "parse_device_id", "parse_number", "parse_size", "shortened"]
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 POWERS = {unit.lower(): 1024 ** power for power, unit in enumerate(UNITS)} | {
@@ -27,8 +27,14 @@ def format_bytes(nbytes: int) -> str:
 
 def bytes_in_words(nbytes: int) -> str:
     """Format a number of bytes for a message: ``"3.0 GiB (3221225472 bytes)"``, and below 1 KiB ``"64 bytes"``."""
-    exact = f"{nbytes} byte{'s' if nbytes != 1 else ''}"
+    exact = f"{nbytes} {'byte' if nbytes == 1 else 'bytes'}"
     return f"{format_bytes(nbytes)} ({exact})" if nbytes >= 1024 else exact
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number of things for a message: ``"1 block"``, ``"2,000 blocks"``.  `many` is what more than one are called,
+    without it `one` and an s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def format_duration(nanoseconds: int) -> str:
@@ -82,11 +88,11 @@ def parse_size(name: str, value: SupportsIndex | str | float) -> int:
         nbytes = operator.index(value)                  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"{name} must be a whole number of bytes or a text such as '1GiB', "
-                        f"not {_shown(value)}") from None
+                        f"not {shortened(value)}") from None
     if nbytes < 0:
-        raise ValueError(f"{name} must not be negative, got {_shown(nbytes)}")
+        raise ValueError(f"{name} must not be negative, got {shortened(nbytes)}")
     if nbytes >= 1 << 64:
-        raise OverflowError(f"{name} must be below 2**64, got {_shown(nbytes)}")
+        raise OverflowError(f"{name} must be below 2**64, got {shortened(nbytes)}")
     return nbytes
 
 
@@ -96,17 +102,18 @@ def _bytes_of_text(name: str, text: str) -> int:
 
     found = re.fullmatch(r"\s*(\d{1,1000}(?:\.\d{1,1000})?)\s*([a-zA-Z]+)\s*", text)
     if not found or found[2].lower() not in POWERS:
-        raise ValueError(f"{name} must be a number and a unit ({', '.join(UNITS)}, kB, MB, GB, TB), got {_shown(text)}")
+        raise ValueError(f"{name} must be a number and a unit ({', '.join(UNITS)}, kB, MB, GB, TB), got "
+                         f"{shortened(text)}")
     return int(Fraction(found[1]) * POWERS[found[2].lower()])
 
 
 def _in_range(name: str, given: object, nbytes: int) -> int:
     if not 0 <= nbytes < 1 << 63:
-        raise ValueError(f"{name} must be a number of bytes, at least 0 and below 2**63, got {_shown(given)}")
+        raise ValueError(f"{name} must be a number of bytes, at least 0 and below 2**63, got {shortened(given)}")
     return nbytes
 
 
-def _shown(value: object) -> str:
+def shortened(value: object) -> str:
     """The value as text in a message, shortened: Python refuses to format numbers with very many digits."""
     try:
         text = repr(value)
@@ -126,9 +133,9 @@ def parse_number(name: str, value: Any, least: int, most: int, what: str = "a nu
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be an int, not {_shown(value)}") from None
+        raise TypeError(f"{name} must be an int, not {shortened(value)}") from None
     if not least <= number <= most:
-        raise ValueError(f"{name} must be {what} from {least} to {most}, got {_shown(number)}")
+        raise ValueError(f"{name} must be {what} from {least} to {most}, got {shortened(number)}")
     return number
 
 
@@ -143,7 +150,7 @@ def parse_device_id(device_id: SupportsIndex | str, most: int = (1 << 31) - 1) -
     if isinstance(device_id, str):
         found = re.fullmatch(r"cuda(?::(\d{1,9}))?", device_id)
         if not found:
-            raise TypeError(f"device_id must be an int, or a text such as 'cuda:0', not {_shown(device_id)}")
+            raise TypeError(f"device_id must be an int, or a text such as 'cuda:0', not {shortened(device_id)}")
         device_id = int(found[1] or 0)
     return parse_number("device_id", device_id, 0, most, "the number of a device")
 

@@ -11,6 +11,7 @@ from typing import Any
 from numba import cuda
 from numba.cuda.cudadrv import driver
 
+from xlogmem._base.units import counted
 from xlogmem.allocators._simulated import find_simulated_driver
 from xlogmem.runtime import get_runtime
 
@@ -84,9 +85,9 @@ def refuse() -> None:
         manager = context.memory_manager
         count = len(getattr(manager, "allocations", ()))
         if count and not isinstance(manager, BlockManager):
-            raise RuntimeError(f"Numba has {count} allocations on device {context.device.id} from its own memory "
-                               "manager, which xlogmem does not track: call xlogmem.enable('numba') before anything is "
-                               "allocated, or delete these arrays")
+            raise RuntimeError(f"Numba has {counted(count, 'allocation')} on device {context.device.id} from its own "
+                               "memory manager, which xlogmem does not track: call xlogmem.enable('numba') before "
+                               "anything is allocated, or delete these arrays")
 
 
 def enable() -> None:

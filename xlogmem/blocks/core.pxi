@@ -191,7 +191,7 @@ cdef class Core:
         """Warn, once, that the resource handed out memory of a live block."""
         self.state.has_evicted.store(False)
         warnings.warn(
-            f"{self.resource!r} handed out memory of a live block, {self.state.evicted_nbytes} bytes at "
+            f"{self.resource!r} handed out memory of a live block, {bytes_in_words(self.state.evicted_nbytes)} at "
             f"{self.state.evicted_ptr:#x}. That block's handle is stale now; work on it may corrupt the new owner's "
             "data. The resource is broken, or the block was freed, or adopted after a free, without its knowledge. "
             "Further ones are counted, in counters()['evictions']", RuntimeWarning, stacklevel=1)

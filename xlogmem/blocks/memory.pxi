@@ -11,7 +11,7 @@ from cpython.ref cimport PyObject, Py_DECREF, Py_INCREF
 from libc.stdint cimport SIZE_MAX, UINT64_MAX, uint64_t
 
 from xlogmem._foreign.advice import in_words, kind_of
-from xlogmem._base.units import bytes_in_words, parse_size
+from xlogmem._base.units import bytes_in_words, counted, parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport peek, unlikely
 from xlogmem._base.failures cimport BLOCK_IS_CONTESTED, LOST, PYTHON_RAISED
@@ -286,7 +286,7 @@ cdef tuple check_range(object ptr, object nbytes):
     """Return the address and the size of a range; raises if it makes no sense."""
     ptr, nbytes = PyNumber_Index(ptr), PyNumber_Index(nbytes)
     if not 0 < ptr <= UINT64_MAX or nbytes < 1 or ptr + nbytes > UINT64_MAX:
-        raise ValueError(f"adopt: not a range of device memory: {nbytes} bytes at {ptr}")
+        raise ValueError(f"adopt: not a range of device memory: {counted(nbytes, 'byte')} at {ptr}")
     return ptr, nbytes
 
 

@@ -5,7 +5,7 @@ import enum
 from libc.stdint cimport uint64_t
 
 from xlogmem._base.texts import printable, shown
-from xlogmem._base.units import bytes_in_words
+from xlogmem._base.units import bytes_in_words, counted
 from xlogmem.errors import StreamMisuseError, UseAfterFreeError
 from xlogmem.resources.layers import find_layer
 from xlogmem._base.cpp cimport peek, vector
@@ -164,11 +164,11 @@ cdef str figures_of_shortage(Core core):
     by_tag = tags_and_totals(core, &figures, &pending)
     rows = rows_by_line(core, known) if known is not None else [
         (shown(tag), nbytes, count) for tag, nbytes, count in by_tag]
-    parts = [f"the runtime has {bytes_in_words(figures.live_bytes)} live in {blocks_in_words(figures.live_blocks)} and "
+    parts = [f"the runtime has {bytes_in_words(figures.live_bytes)} live in {counted(figures.live_blocks, 'block')} and "
              f"{bytes_in_words(pending)} pending"]
     parts += figures_of_pool(core) + figures_of_device(core)
     return "; ".join(parts) + "".join([
-        f"\n  {bytes_in_words(nbytes)} in {blocks_in_words(count)}: {name}" for name, nbytes, count in rows[:LINES]])
+        f"\n  {bytes_in_words(nbytes)} in {counted(count, 'block')}: {name}" for name, nbytes, count in rows[:LINES]])
 
 
 cdef list rows_by_line(Core core, object known):
@@ -234,7 +234,3 @@ cdef list figures_of_device(Core core):
             failed = mark_lost_if_sticky(&core.state, memory_info(&free_bytes, &total, &ignored), &ignored)
             leave_context(&scope)
     return [] if failed else [f"the device has {bytes_in_words(free_bytes)} free of {bytes_in_words(total)}"]
-
-
-cdef str blocks_in_words(size_t count):
-    return f"{count} block{'s' if count != 1 else ''}"

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from xlogmem import sim
+from xlogmem._base.units import counted
 from xlogmem.check import gpu, missing, neighbours, sites
 from xlogmem.check.neighbours import noted, pieces
 
@@ -85,7 +86,7 @@ class Simulated:
 
     def report(self) -> Report:
         launches, _ = self._simulator.unknown_kernels()
-        launched = "1 launch of a kernel" if launches == 1 else f"{launches} launches of kernels"
+        launched = counted(launches, "launch of a kernel", "launches of kernels")
         notes = [f"{launched} computed nothing"] if launches else []
         notes += reasons_of_failure(getattr(sys, "last_value", None), launches)
         return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
@@ -147,12 +148,13 @@ class Real:
         failure = self._library.xcheck_failure().decode()
         if failure:
             return [f"NOTHING was checked in process {os.getpid()}: {failure}"]
-        notes = [f"not modelled: {call} ({count} times)" for call, count in sorted(report["unseen"].items())]
+        notes = [f"not modelled: {call} ({counted(count, 'time')})" for call, count in sorted(report["unseen"].items())]
         if report["unknown_launches"]:
             notes.append(f"{report['unknown_launches']} of {report['launches']} launches: the driver does not say "
                          "where their parameters are")
         if report["dropped"]:
-            notes.append(f"{report['dropped']} accesses were not remembered: too many to the same memory")
+            notes.append(f"{counted(report['dropped'], 'access was', 'accesses were')} not remembered: too many to the "
+                         "same memory")
         return notes
 
     def hooks(self) -> int:

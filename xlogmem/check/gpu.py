@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from xlogmem._base.units import counted
 from xlogmem.check import disassembler
 
 __all__ = ["environment", "injection", "is_there", "library", "pools", "read_codes", "report"]
@@ -105,15 +106,16 @@ def read_codes(library: ctypes.CDLL) -> str | None:
     if not count:
         return None
     if disassembler.find() is None:
-        return (f"the code of {count} kernels was not read, which would say more of findings that are possible: "
-                "there is no nvdisasm (it comes with Triton and with CUDA toolkits; XLOGMEM_CHECK_NVDISASM names it)")
+        return (f"the code of {counted(count, 'kernel')} was not read, which would say more of findings that are "
+                "possible: there is no nvdisasm (it comes with Triton and with CUDA toolkits; "
+                "XLOGMEM_CHECK_NVDISASM names it)")
     listings = disassembler.listings(list(codes(library, count)))
     for index, listing in enumerate(listings):
         if listing is not None:
             library.xcheck_list_code(index, listing.encode())
     library.xcheck_read_codes()
     unread = listings.count(None)
-    return f"the code of {unread} kernels could not be read by {disassembler.find()}" if unread else None
+    return f"the code of {counted(unread, 'kernel')} could not be read by {disassembler.find()}" if unread else None
 
 
 def codes(library: ctypes.CDLL, count: int) -> Iterator[tuple[bytes, int]]:

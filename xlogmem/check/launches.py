@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable
 
 from xlogmem import sim
+from xlogmem._base.units import counted
 
 __all__ = ["Launch", "declare"]
 
@@ -44,7 +45,7 @@ class Launch:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.name}, grid={self.grid}, block={self.block}, " \
-               f"{len(self.parameters)} parameters>"
+               f"{counted(len(self.parameters), 'parameter')}>"
 
     def value(self, index: int, offset: int = 0, size: int | None = None) -> int:
         """Return a parameter as a number, or so many bytes of the parameter from `offset` on."""

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import xlogmem
 from xlogmem._base.texts import printable
-from xlogmem._base.units import format_bytes
+from xlogmem._base.units import counted, format_bytes
 from xlogmem.check.findings import Finding, by_places
 from xlogmem.check.frames import Frame, is_of_program, place_in
 
@@ -136,7 +136,7 @@ def as_entry(findings: Sequence[Finding]) -> str:
         if other and other != repair:
             lines.append(f"{'':10}repair: {other}")
     if len(findings) > MOST + 1:
-        lines.append(f"  {'also':8}{len(findings) - MOST - 1} more findings at these two places")
+        lines.append(f"  {'also':8}{counted(len(findings) - MOST - 1, 'more finding')} at these two places")
     count = sum(one.count for one in findings)
     if count > 1:
         allocations = len({place_in(one.allocated) for one in findings})
@@ -212,8 +212,7 @@ def summary(findings: Iterable[Finding], suppressed: int) -> str:
     if suppressed:
         text += f", {suppressed} suppressed"
     if len(found) > 1:
-        places = len(by_places(found))
-        text += f", at {places} place{'s' if places > 1 else ''}"
+        text += f", at {counted(len(by_places(found)), 'place')}"
     return text
 
 

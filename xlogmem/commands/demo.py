@@ -10,6 +10,7 @@ from rich.text import Text
 
 from xlogmem._base.screens import Table, console, progress
 from xlogmem._base.texts import printable
+from xlogmem._base.units import counted
 from xlogmem.commands.start import start_driver
 from xlogmem.errors import XlogmemError
 from xlogmem.observe.history import record_history
@@ -94,7 +95,7 @@ def figures(pipeline: Demo, without: Outcome, protected: Outcome) -> dict[str, A
 
 def table_of(pipeline: Demo, without: Outcome, protected: Outcome) -> Table:
     table = Table("", "rounds corrupted", "races reported", "events recorded", "stream waits", "host ns per use",
-                  title=f"{pipeline.rounds} rounds of produce, consume, free and reuse on two streams of "
+                  title=f"{counted(pipeline.rounds, 'round')} of produce, consume, free and reuse on two streams of "
                         f"{pipeline.device}")
     for name, outcome in (("without xlogmem.use", without), (f"with it ({pipeline.policy})", protected)):
         table.add(name, Text(f"{outcome.corrupted}", style="red" if outcome.corrupted else "green"),

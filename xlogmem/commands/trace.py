@@ -7,7 +7,7 @@ import click
 
 from xlogmem._base.screens import Table, console
 from xlogmem._base.texts import printable
-from xlogmem._base.units import format_bytes
+from xlogmem._base.units import counted, format_bytes
 from xlogmem.observe.history import perfetto, timeline, torch
 from xlogmem.observe.history.files import History, HistoryError, read
 
@@ -52,7 +52,7 @@ def save(file: str, content: bytes, advice: str) -> None:
 
 def table_of(history: History) -> Table:
     """Return a table with the number of events of each kind."""
-    table = Table("event", "how many", title=f"{len(history):,} events")
+    table = Table("event", "how many", title=counted(len(history), "event"))
     for kind, count in history.counted().most_common():
         table.add(kind, f"{count:,}")
     return table

@@ -6,6 +6,7 @@ from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t
 
 from xlogmem._base.log import warn
+from xlogmem._base.units import counted
 from xlogmem._core cimport abandon, return_window, take_window
 from xlogmem._driver cimport process_is_closing
 from xlogmem.blocks cimport RESERVE_WITH_GIL, Core
@@ -49,7 +50,7 @@ cdef void warn_of_dropped(Window* window) noexcept:
 
 cdef str describe_window(Window* window, str state):
     return (f"<LaunchRecorder on stream {window.stream.number}, untracked={name_of_choice(window)!r}: "
-            f"{window.requests.size()} uses, {state}>")
+            f"{counted(window.requests.size(), 'use')}, {state}>")
 
 
 cdef str name_of_choice(Window* window):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from xlogmem import blocks
 from xlogmem._base.texts import as_html, shown
-from xlogmem._base.units import format_bytes
+from xlogmem._base.units import counted, format_bytes
 from xlogmem.blocks import Core, survey
 from xlogmem.resources import PoolMemoryResource
 from xlogmem.resources.layers import find_layers
@@ -186,12 +186,12 @@ class Snapshot:
         return pandas.DataFrame(self.blocks, columns=list(BlockRecord._fields))
 
     def __repr__(self) -> str:
-        return (f"<Snapshot device={self.device_id} live={format_bytes(self.live_bytes)} in {self.live_blocks} blocks, "
-                f"pending={format_bytes(self.pending_bytes)}>")
+        return (f"<Snapshot device={self.device_id} live={format_bytes(self.live_bytes)} in "
+                f"{counted(self.live_blocks, 'block')}, pending={format_bytes(self.pending_bytes)}>")
 
     def __str__(self) -> str:
         lines = [repr(self), *(f"  {name:<12} {figure}" for name, figure in _totals(self))]
-        return "\n".join(lines + [f"  {nbytes:>12} in {blocks} blocks: {name}"
+        return "\n".join(lines + [f"  {nbytes:>12} in {counted(blocks, 'block')}: {name}"
                                   for name, nbytes, blocks in _holders(self)])
 
     def _repr_html_(self) -> str:
@@ -204,12 +204,13 @@ class Snapshot:
 
 def _totals(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Totals of a snapshot, as pairs of a name and a text."""
-    totals = [("live", f"{format_bytes(snapshot.live_bytes)} in {snapshot.live_blocks} blocks"),
+    totals = [("live", f"{format_bytes(snapshot.live_bytes)} in {counted(snapshot.live_blocks, 'block')}"),
               ("pending", format_bytes(snapshot.pending_bytes)), ("peak", format_bytes(snapshot.peak_bytes))]
     for pool in snapshot.pools:
         free, largest = format_bytes(int(pool["free_bytes"])), format_bytes(int(pool["largest_free_bytes"]))
-        totals.append(("pool", f"{free} of {format_bytes(int(pool['pool_size']))} free in {pool['free_spans']} places "
-                               f"of {pool['chunks']} chunks, the largest {largest}"))
+        totals.append(("pool", f"{free} of {format_bytes(int(pool['pool_size']))} free in "
+                               f"{counted(int(pool['free_spans']), 'place')} of "
+                               f"{counted(int(pool['chunks']), 'chunk')}, the largest {largest}"))
     return totals
 
 
@@ -219,7 +220,7 @@ def _holders(snapshot: Snapshot) -> list[tuple[str, str, int]]:
     rows = [(shown(tag), format_bytes(record.nbytes), record.blocks)
             for tag, record in tags[:SHOWN]]
     if rest := [record for _, record in tags[SHOWN:]]:
-        rows.append((f"{len(rest)} more tags", format_bytes(sum(record.nbytes for record in rest)),
+        rows.append((counted(len(rest), "more tag"), format_bytes(sum(record.nbytes for record in rest)),
                      sum(record.blocks for record in rest)))
     return rows
 

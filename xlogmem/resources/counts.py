@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 from xlogmem._base.log import logger
 from xlogmem._base.texts import shown
-from xlogmem._base.units import format_bytes
+from xlogmem._base.units import counted, format_bytes
 from xlogmem.resources.endings import at_end
 
 __all__ = ["Outstanding", "Statistics", "leaks_as_text", "outstanding_as_text", "report_at_exit"]
@@ -88,7 +88,7 @@ def leaks_as_text(records: Iterable[Outstanding], most: int | None = None) -> st
 
 def _lines_of_group(stack: Any, group: list[Outstanding]) -> list[str]:
     nbytes, count = sum(record.nbytes for record in group), len(group)
-    return [f"{format_bytes(nbytes)} in {count} allocation{'s' if count > 1 else ''}, the oldest {group[0]}",
+    return [f"{format_bytes(nbytes)} in {counted(count, 'allocation')}, the oldest {group[0]}",
             str(stack) if stack is not None else "  without a stack"]
 
 
@@ -111,5 +111,5 @@ def _report() -> None:
         records = adaptor.outstanding_allocations()
         if records:
             nbytes = sum(record.nbytes for record in records)
-            logger().warning("%d allocations of %s were not freed before the process ended:\n%s", len(records),
-                             format_bytes(nbytes), leaks_as_text(records))
+            logger().warning("%s of %s %s not freed before the process ended:\n%s", counted(len(records), "allocation"),
+                             format_bytes(nbytes), "was" if len(records) == 1 else "were", leaks_as_text(records))

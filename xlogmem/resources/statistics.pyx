@@ -39,7 +39,7 @@ from xlogmem.resources.tally cimport (
 
 from xlogmem._base.signatures import Signed
 from xlogmem._base.texts import printable
-from xlogmem._base.units import format_bytes
+from xlogmem._base.units import counted, format_bytes
 
 __all__ = ["StatisticsResourceAdaptor"]
 
@@ -340,13 +340,14 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
         """The figures as text, for a person to read."""
         now = self.allocation_counts
         lines = [f"{self!r}",
-                 f"  allocated       {format_bytes(now.current_bytes):>12} in {now.current_count} allocations",
+                 f"  allocated       {format_bytes(now.current_bytes):>12} in "
+                 f"{counted(now.current_count, 'allocation')}",
                  f"  at most         {format_bytes(now.peak_bytes):>12} in {now.peak_count}",
                  f"  in total        {format_bytes(now.total_bytes):>12} in {now.total_count}; "
                  f"{self.failed_allocations} failed",
                  f"  pending         {format_bytes(self.pending_bytes):>12}, freed, and not complete yet"]
-        for tag, counted in list(self.counters(by="tag").items())[:SHOWN]:
-            lines.append(f"    {format_bytes(counted.current_bytes):>12}, at most "
-                         f"{format_bytes(counted.peak_bytes):>10}  "
+        for tag, figures in list(self.counters(by="tag").items())[:SHOWN]:
+            lines.append(f"    {format_bytes(figures.current_bytes):>12}, at most "
+                         f"{format_bytes(figures.peak_bytes):>10}  "
                          + (printable(tag) if tag is not None else "without a tag"))
         return "\n".join(lines)

@@ -28,7 +28,7 @@ from xlogmem.resources.outstanding cimport (
 
 from xlogmem._base.log import WARNING, logger
 from xlogmem._base.signatures import Signed
-from xlogmem._base.units import format_bytes
+from xlogmem._base.units import counted, format_bytes
 
 __all__ = ["TrackingResourceAdaptor"]
 
@@ -225,5 +225,5 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
         """The figures as text, for a person to read: the sum, and the stacks with the most bytes."""
         records = self.outstanding_allocations()
         nbytes = format_bytes(sum(record.nbytes for record in records))
-        lines = [f"{self!r}", f"  outstanding     {nbytes:>12} in {len(records)} allocations"]
+        lines = [f"{self!r}", f"  outstanding     {nbytes:>12} in {counted(len(records), 'allocation')}"]
         return "\n".join(lines + [f"    {line}" for line in counts().leaks_as_text(records, SHOWN).splitlines()])

@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xlogmem._base.texts import printable
+from xlogmem._base.units import counted
 
 __all__ = ["GuardViolation"]
 
@@ -47,10 +48,10 @@ class GuardViolation:
 
     def __str__(self) -> str:
         where = "" if self.kind == "double free" else (
-            f": {self.count} byte(s) from offset {self.offset} on, the first is {self.value:#04x}")
+            f": {counted(self.count, 'byte')} from offset {self.offset} on, the first is {self.value:#04x}")
         stacks = "".join(f"\n{title}:\n{stack}" for title, stack in (
             ("allocated at", self.allocated_at), ("freed at", self.freed_at), ("freed again at", self.freed_again_at))
             if stack is not None)
         tag = printable(self.tag) if self.tag else "memory without a tag"
-        return (f"{self.kind} of {tag}, block {self.generation}, {self.nbytes} bytes at {self.ptr:#x}{where}"
+        return (f"{self.kind} of {tag}, block {self.generation}, {counted(self.nbytes, 'byte')} at {self.ptr:#x}{where}"
                 f"{stacks}")

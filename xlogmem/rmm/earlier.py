@@ -13,6 +13,7 @@ import rmm
 import rmm.mr
 
 from xlogmem._base.log import warn
+from xlogmem._base.units import counted
 from xlogmem.rmm._binding import RuntimeMemoryResource
 from xlogmem.rmm.stacks import stack
 from xlogmem.runtime import DeviceRuntime
@@ -40,15 +41,17 @@ def warn_of_earlier(replaced: list[rmm.mr.DeviceMemoryResource], former: list[De
                 untracked += not runtimes
                 of_former += any(runtime in former for runtime in runtimes)
     nbytes = sum(max(map(_counted, stack(resource))) for resource in replaced)
-    found = ([f"{untracked} buffers (rmm.DeviceBuffer)"] if untracked else []) + (
-        [f"{nbytes} bytes, as RMM's adaptors count them,"] if nbytes else [])
+    found = ([f"{counted(untracked, 'buffer')} (rmm.DeviceBuffer)"] if untracked else []) + (
+        [f"{counted(nbytes, 'byte')}, as RMM's adaptors count them,"] if nbytes else [])
     if found:
-        warn(f"{' and '.join(found)} were allocated through RMM before xlogmem.rmm.enable(): they are not tracked, and "
-             "use() refuses them. Call enable() before anything is allocated, or adopt them (DeviceRuntime.adopt)",
-             RuntimeWarning)
+        were = "was" if untracked + nbytes == 1 else "were"
+        warn(f"{' and '.join(found)} {were} allocated through RMM before xlogmem.rmm.enable(): this memory is not "
+             "tracked, and use() refuses it. Call enable() before anything is allocated, or adopt it "
+             "(DeviceRuntime.adopt)", RuntimeWarning)
     if of_former:
-        warn(f"{of_former} buffers were allocated before RMM's resource was replaced: the former runtime tracks them, "
-             "and use() finds them there only (runtime=...)", RuntimeWarning)
+        warn(f"{counted(of_former, 'buffer was', 'buffers were')} allocated before RMM's resource was replaced: the "
+             "former runtime tracks what was allocated then, and use() finds it there only (runtime=...)",
+             RuntimeWarning)
 
 
 def _is_resource(thing: object) -> bool:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any, NamedTuple
 
+from xlogmem._base.units import counted
 from xlogmem_bench.logs import Event
 from xlogmem_bench.torch_snapshots import SnapshotError, is_snapshot, trace_of
 
@@ -112,7 +113,7 @@ def recorded(path: str, reading: Reading | None = None, failed_too: bool = False
             alive[ptr], sizes[ptr] = next(numbers), nbytes
             yield Event(alive[ptr], nbytes, stream)
     if earlier:
-        reading.notes.append(f"{earlier:,} frees are of what was allocated before the log began, and were left out")
+        reading.notes.append(f"left out: {counted(earlier, 'free')} of what was allocated before the log began")
 
 
 def calls_of(path: str, reading: Reading | None = None) -> Iterator[Call]:
@@ -193,7 +194,8 @@ def rmm_rows(names: list[str], file: Iterable[str], note: Callable[[str], object
         reallocated += "Realloc" in row
         yield line, call
     if reallocated:
-        note(f"{reallocated} rows of reallocations count as allocations: what they freed is not in the log")
+        note(f"counted as allocations: {counted(reallocated, 'row')} of reallocations. What these freed is not in the "
+             "log")
 
 
 def rows_without_a_header(lines: Iterable[str], names: list[str], note: Callable[[str], object]
@@ -211,9 +213,10 @@ def rows_without_a_header(lines: Iterable[str], names: list[str], note: Callable
     if not rows:
         raise LogError(f"1: there is no column {missing_in(names)[0]}: the first line of RMM's logs is "
                        f"{','.join(HEADER)}, and xlogmem's logs are like that or have a JSON object in each line")
-    note(f"there is no line with the names of columns: {rows} rows were read as {','.join(HEADER)}")
+    note(f"there is no line with the names of columns: {counted(rows, 'row was', 'rows were')} read as "
+         f"{','.join(HEADER)}")
     if others:
-        note(f"{others} lines are not rows of a log, and were left out")
+        note(f"left out: {counted(others, 'line that is not a row', 'lines that are not rows')} of a log")
 
 
 def call_of_fields(names: list[str]) -> Callable[[int, list[str]], Call]:

@@ -11,6 +11,8 @@ import pickletools
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
+from xlogmem._base.units import counted
+
 __all__ = ["SnapshotError", "is_snapshot", "trace_of"]
 
 MAKES_DATA = {
@@ -83,7 +85,7 @@ def trace_of(content: bytes, device: int | None) -> tuple[list[tuple[int, str, i
     elif not 0 <= device < len(calls) or not calls[device]:
         having = ", ".join(str(number) for number, one in enumerate(calls) if one)
         raise SnapshotError(f"the snapshot has no calls of device {device}: it has those of {having}")
-    others = [f"{number} ({len(one):,} calls)" for number, one in enumerate(calls) if one and number != device]
+    others = [f"{number} ({counted(len(one), 'call')})" for number, one in enumerate(calls) if one and number != device]
     notes = [f"device {device} is replayed; --device replays {', '.join(others)}"] if others else []
     return calls[device], notes
 

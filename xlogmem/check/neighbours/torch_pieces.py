@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from xlogmem._base.units import counted
 from xlogmem.check.neighbours import _torch_pool, pieces
 from xlogmem.check.neighbours.noted import note, note_at_end
 
@@ -37,7 +38,8 @@ def prepare(torch: ModuleType) -> None:
 
 def unknown_pieces() -> str:
     count = _torch_pool.unknown()
-    return f"host memory was short: {count} pieces of PyTorch's own pool were not followed" if count else ""
+    followed = counted(count, "piece of PyTorch's own pool was", "pieces of PyTorch's own pool were")
+    return f"host memory was short: {followed} not followed" if count else ""
 
 
 def on_its_stream(allocate: Callable[[int, int], Any]) -> Callable[[int, int], Any]:

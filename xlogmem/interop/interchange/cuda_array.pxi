@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport UINT64_MAX
 
+from xlogmem._base.units import counted
 from xlogmem._foreign.advice import kind_of
 from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
@@ -118,7 +119,7 @@ cdef ArrayLayout interface_layout(object said):
     if strides is not None:
         strides = integers(strides, "strides")
         if len(strides) != len(shape):
-            raise ValueError(f"{len(strides)} strides for {len(shape)} dimension(s)")
+            raise ValueError(f"{counted(len(strides), 'stride')} for {counted(len(shape), 'dimension')}")
     data = said["data"]
     pair = tuple(data) if isinstance(data, tuple) else ()           # what it has, whatever it says of its length
     if len(pair) != 2:

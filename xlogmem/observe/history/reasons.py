@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from xlogmem._base.texts import printable
-from xlogmem._base.units import format_duration
+from xlogmem._base.units import counted, format_duration
 from xlogmem._foreign.advice import kind_of
 from xlogmem.blocks import BlockId, DeviceBlock, handle_in, runtime_of
 from xlogmem.observe.history import state
@@ -154,8 +154,7 @@ def _sentence(event: Event, needed: list[str]) -> str:
     elif event.kind == "free put off":
         said = f"the free of {name} was put off: a use or an export is open, or a graph is being captured"
     elif event.kind in ("free", "free failed") and needed:
-        users = "users" if len(needed) > 1 else "user"
-        said = f"the free of {name} on {where} waits for {len(needed)} {users}: {', '.join(needed)}"
+        said = f"the free of {name} on {where} waits for {counted(len(needed), 'user')}: {', '.join(needed)}"
     elif event.kind == "free failed":
         said = f"the free of {name} on {where} failed, and is tried again"
     elif event.kind in ("allocate", "adopt"):

@@ -16,6 +16,7 @@ import xlogmem
 from xlogmem._base.log import logger
 from xlogmem._base.signatures import names_nearest
 from xlogmem._base.texts import as_html, printable
+from xlogmem._base.units import counted
 from xlogmem._driver import ProcessLock
 from xlogmem._order import thread_number
 from xlogmem.blocks import record_history as switch_history
@@ -200,13 +201,15 @@ class Recording:
     def _repr_html_(self) -> str:
         """How many events there are of each kind, for notebooks."""
         history = self.history()
-        return as_html(f"{type(self).__name__}, {'running' if self.running else 'stopped'}: {len(history):,} events, "
-                       f"{history.dropped:,} older ones without room", (("event", "how many"), [
+        return as_html(f"{type(self).__name__}, {'running' if self.running else 'stopped'}: "
+                       f"{counted(len(history), 'event')}, {counted(history.dropped, 'older one')} without room",
+                       (("event", "how many"), [
                            (kind, f"{count:,}") for kind, count in history.counted().most_common()]))
 
     def __repr__(self) -> str:
-        state = "running" if self.running else f"{len(self.history())} events"
-        return f"<{type(self).__name__} of {self._max_events} events at most, stacks={self._wanted!r}, {state}>"
+        state = "running" if self.running else counted(len(self.history()), "event")
+        return (f"<{type(self).__name__} of {counted(self._max_events, 'event')} at most, stacks={self._wanted!r}, "
+                f"{state}>")
 
 
 @names_nearest

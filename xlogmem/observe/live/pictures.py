@@ -6,7 +6,7 @@ from rich.text import Text
 
 from xlogmem._base.screens import Table
 from xlogmem._base.texts import printable, shown
-from xlogmem._base.units import format_bytes
+from xlogmem._base.units import counted, format_bytes
 from xlogmem.observe.live.figures import COUNTED, ProcessFigures, RuntimeFigures
 
 __all__ = ["NOTHING", "picture", "rates"]
@@ -35,7 +35,7 @@ def rates(now: RuntimeFigures, before: RuntimeFigures | None, seconds: float) ->
 
 def _runtime(runtime: RuntimeFigures, per_second: dict[str, float]) -> list[RenderableType]:
     totals = Table("", "", left=(0, 1))
-    totals.add("live", f"{format_bytes(runtime.live_bytes)} in {runtime.live_blocks:,} blocks")
+    totals.add("live", f"{format_bytes(runtime.live_bytes)} in {counted(runtime.live_blocks, 'block')}")
     totals.add("pending", format_bytes(runtime.pending_bytes))
     totals.add("peak", format_bytes(runtime.peak_bytes))
     for pool in runtime.pools:
@@ -50,7 +50,7 @@ def _tags(runtime: RuntimeFigures) -> Table:
     for tag in runtime.tags:
         table.add(Text(shown(tag.name)), format_bytes(tag.nbytes), f"{tag.blocks:,}")
     if runtime.further_tags:
-        table.add(f"{runtime.further_tags:,} more tags", format_bytes(runtime.further.nbytes),
+        table.add(counted(runtime.further_tags, "more tag"), format_bytes(runtime.further.nbytes),
                   f"{runtime.further.blocks:,}")
     return table
 

@@ -7,7 +7,7 @@ from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 
 from xlogmem._base.log import logger
-from xlogmem._base.units import parse_number
+from xlogmem._base.units import counted, parse_number
 from xlogmem.resources.endings import at_end
 from xlogmem._base.cpp cimport milliseconds
 from xlogmem._base.locks cimport read_under, signal
@@ -40,7 +40,7 @@ cdef class LogWriter:
         self.tags = {}
         take_at_forks(&self.ring.lock, LEAF_LOCK)
         if self.ring.records == NULL:
-            raise MemoryError(f"no host memory for a log of {count} records")
+            raise MemoryError(f"no host memory for a log of {counted(count, 'record')}")
 
     def __dealloc__(self):
         forget_at_forks(&self.ring.lock)

@@ -9,7 +9,7 @@ from rich.progress import Progress, TaskID
 
 from xlogmem._base.screens import FirstThatFits, Table, console, progress
 from xlogmem._base.texts import printable
-from xlogmem._base.units import format_bytes
+from xlogmem._base.units import counted, format_bytes
 from xlogmem_bench.programs import Programs
 from xlogmem_bench.recorded import Reading, recorded
 from xlogmem_bench.replay.candidates import NotHere
@@ -62,7 +62,7 @@ def notes_of(log: str, reading: Reading) -> list[str]:
     lines += [f"{name}:{one.line}: an allocation of {format_bytes(one.nbytes)} had failed, with "
               f"{format_bytes(one.in_use)} in use" for one in shown]
     if len(reading.failed) > len(shown):
-        lines.append(f"{name}: {len(reading.failed) - len(shown)} more allocations had failed")
+        lines.append(f"{name}: {counted(len(reading.failed) - len(shown), 'more allocation')} had failed")
     return lines
 
 

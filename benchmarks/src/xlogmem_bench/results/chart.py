@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from xlogmem._base.units import counted
 from xlogmem_bench.allocators import CPP, FLOOR, PEER, PYTHON
 from xlogmem_bench.results.figures import Document, Row, in_words, ordered
 
@@ -87,8 +88,9 @@ def title(document: Document) -> str:
     most = max(len(row["values"]) for row in document["rows"])
     return (("SIMULATED, times mean nothing: " if machine.get("simulated") else "")
             + f"xlogmem beside others on {machine.get('device')}, driver {machine.get('driver')}: multiples of the "
-            f"driver's time, less is better\nPoints: medians. Lines: spread of up to {most} processes. In brackets: "
-            "the raw driver calls, or the candidate that is named there")
+            "driver's time, less is better\nPoints: medians. Lines: spread of up to "
+            f"{counted(most, 'process', 'processes')}. In brackets: the raw driver calls, or the candidate that is "
+            "named there")
 
 
 def label(document: Document, case: str) -> str:

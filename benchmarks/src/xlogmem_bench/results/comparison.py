@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from xlogmem._base.screens import Table
+from xlogmem._base.units import counted
 from xlogmem_bench.allocators import FLOOR, OURS
 from xlogmem_bench.results.figures import Document, Row, times
 
@@ -47,9 +48,9 @@ def print_agreement(document: Document, earlier: Document, console: Console) -> 
     if differ:
         console.print(table_of(differ))
     alone = {key_of(row) for row in document["rows"]} ^ {key_of(row) for row in earlier["rows"]}
-    others = f" {len(alone)} rows are in one of the runs only." if alone else ""
+    others = f" {counted(len(alone), 'row is', 'rows are')} in one of the runs only." if alone else ""
     if len(both) > len(found):
-        others += f" {len(both) - len(found)} rows of fewer than {LEAST} turns are not compared."
+        others += f" Not compared: {counted(len(both) - len(found), 'row')} of fewer than {LEAST} turns."
     console.print(f"{len(found) - len(differ)} of {len(found)} rows agree within their spreads; of xlogmem's "
                   f"{len(ours) - len(different)} of {len(ours)}.{others}", markup=False, highlight=False)
     return bool(ours) and not different

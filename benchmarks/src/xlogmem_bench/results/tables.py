@@ -8,6 +8,7 @@ from rich.text import Text
 
 from xlogmem._base.screens import FirstThatFits, Table
 from xlogmem._base.texts import printable
+from xlogmem._base.units import counted
 from xlogmem_bench.allocators import CPP, FLOOR, OURS, PYTHON
 from xlogmem_bench.cases import FAMILIES
 from xlogmem_bench.results.figures import Document, Row, in_words, ordered, times
@@ -99,7 +100,7 @@ def time_spent(document: Document) -> str:
     families = {family: sum(took for case, took in spent.items() if case.split("/", 1)[0] == family)
                 for family in FAMILIES}
     longest = sorted(spent, key=lambda case: -spent[case])[:3]
-    return (f"{document['processes']} processes took {document['seconds']:.0f} s: "
+    return (f"{counted(document['processes'], 'process', 'processes')} took {document['seconds']:.0f} s: "
             + "".join(f"{family} {took:.0f}, " for family, took in families.items() if took)
             + f"to begin and end {document['seconds'] - sum(spent.values()):.0f}. Longest: "
             + "; ".join(f"{case} {spent[case]:.0f}" for case in longest) + ".")
