@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, SupportsIndex
 from weakref import WeakValueDictionary
@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 from xlogmem._base.signatures import names_nearest
 from xlogmem._base.units import format_bytes, parse_device_id
 from xlogmem._driver import ProcessLock, device_count, supports_memory_pools
-from xlogmem.blocks import Access, Runtime, in_scope
+from xlogmem.blocks import POLICIES, Access, Runtime, in_scope
 from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import LaunchRecorder, provide_runtimes
 from xlogmem.resources import (
@@ -52,11 +52,28 @@ _numbers = itertools.count(1)
 _locks = [ProcessLock() for _ in range(MAX_DEVICES)]
 
 
+def _named_in(variable: str, choices: Collection[str]) -> str:
+    """The value of a variable of the environment that names one of these; empty if it is not set."""
+    name = os.environ.get(variable, "")
+    if name and name not in choices:
+        raise ValueError(f"{variable}={name!r} is unknown; choose one of {', '.join(choices)}")
+    return name
+
+
+def check_environment() -> None:
+    """Raise if a variable of the environment does not say what runtimes are made with: the first allocation would, from
+    inside of another library."""
+    _named_in("XLOGMEM_RESOURCE", RESOURCES)
+    _named_in("XLOGMEM_POLICY", POLICIES)
+    if text := os.environ.get("XLOGMEM_OPTIONS"):
+        from xlogmem.resources.options import options_in  # dataclasses take longer to import than xlogmem
+
+        options_in(text)
+
+
 def default_resource(device_id: int, options: RuntimeOptions | None = None) -> DeviceMemoryResource:
     """A new resource for a runtime that is given none.  A pool and a guard that the options want are not made here."""
-    name = os.environ.get("XLOGMEM_RESOURCE")
-    if name and name not in RESOURCES:
-        raise ValueError(f"XLOGMEM_RESOURCE={name!r} is unknown; choose one of {', '.join(RESOURCES)}")
+    name = _named_in("XLOGMEM_RESOURCE", RESOURCES)
     wanted = options and {"pool": options.pool_sizes is not None, "guard": options.guard}.get(name or "")
     return RESOURCES[name](device_id) if name and not wanted else plain_resource(device_id)
 
@@ -112,7 +129,7 @@ class DeviceRuntime(Runtime):
             stream_pool = StreamPool(device_id)
         try:
             self = super().__new__(cls, stream_pool, resource,
-                                   policy=policy or os.environ.get("XLOGMEM_POLICY") or "adaptive")
+                                   policy=policy or _named_in("XLOGMEM_POLICY", POLICIES) or "adaptive")
         except StreamMisuseError:
             _refuse_elsewhere(device_id, resource, stream_pool)
             raise

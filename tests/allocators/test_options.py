@@ -189,6 +189,22 @@ def test_options_of_the_environment_that_are_none_are_refused(clean, monkeypatch
     assert xlogmem.get_runtime().options is None
 
 
+@pytest.mark.parametrize(("variable", "value", "message"), [
+    ("XLOGMEM_OPTIONS", "limt=8GiB", "there is no option 'limt'; did you mean limit"),
+    ("XLOGMEM_OPTIONS", "log=/no/such/folder/a.csv", "/no/such/folder"),
+    ("XLOGMEM_POLICY", "fast", "XLOGMEM_POLICY='fast' is unknown; choose one of lazy, precise, adaptive"),
+    ("XLOGMEM_RESOURCE", "limit", "XLOGMEM_RESOURCE='limit' is unknown; choose one of async"),
+])
+def test_enable_refuses_a_wrong_environment_before_anything_is_changed(libraries, monkeypatch, variable, value,
+                                                                       message):
+    """... and not the first allocation, from inside of the library."""
+    cupy, _ = libraries
+    monkeypatch.setenv(variable, value)
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        xlogmem.enable("cupy")
+    assert cupy.cuda.get_allocator() == cupy.pool.malloc
+
+
 def test_values_of_the_environment():
     options = options_in("pool_allocator, initial_pool_size=2GiB, limit=0.5, guard=0, log=a.csv, policy=lazy")
     assert (options.pool_sizes, options.limit, options.guard, options.log, options.policy) == (

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, SupportsIndex, TypeAli
 from xlogmem._base.signatures import names_nearest, nearest
 from xlogmem._driver import ProcessLock, is_simulated, no_driver_for
 from xlogmem.errors import DriverNotFoundError
-from xlogmem.runtime import choose_options, restore_options
+from xlogmem.runtime import check_environment, choose_options, restore_options
 
 if TYPE_CHECKING:
     from xlogmem.resources.options import Options
@@ -100,7 +100,8 @@ def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsInde
     Raises
     ------
     ValueError
-        No name, or an unknown one; or some of the devices, where none of the libraries is on RMM; or an option is none.
+        No name, or an unknown one; or some of the devices, where none of the libraries is on RMM; or an option is none,
+        here or in the environment.
     ImportError
         The library is not installed, or too old.
     RuntimeError
@@ -126,6 +127,7 @@ def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsInde
     """
     from xlogmem.resources.options import is_wanted  # dataclasses take longer to import than xlogmem
 
+    check_environment()
     given = {"policy": policy, "pool_allocator": pool_allocator, "initial_pool_size": initial_pool_size,
              "maximum_pool_size": maximum_pool_size, "limit": limit, "statistics": statistics, "log": log,
              "guard": guard}
