@@ -139,7 +139,7 @@ def translated(extension: Extension) -> list[str]:
             "cdivision": True,
             "warn.undeclared": False,
         })
-    name_nearest_arguments(Path(made.sources[0]))
+    put_own_messages(Path(made.sources[0]))
     return made.sources
 
 
@@ -150,14 +150,21 @@ UNKNOWN_ARGUMENT = re.compile(r"""
     function_name,\ key\);""", re.DOTALL | re.VERBOSE)
 
 
-def name_nearest_arguments(source: Path) -> None:
-    """Let a translated module name the nearest argument where a call misspells one, which costs a right call nothing.
-    Cython has no setting for its message."""
+# In the function of Cython's that refuses an argument of another type.
+WRONG_TYPE = re.compile(r"""
+    (static\ void\ __Pyx_ArgTypeError\(PyObject\ \*obj,\ PyTypeObject\ \*type,
+    \ const\ char\ \*name,\ int\ exact\)\n\{\n)(?!\ *xlogmem_refuse_type)""", re.VERBOSE)
+
+
+def put_own_messages(source: Path) -> None:
+    """Let a translated module name the nearest argument where a call misspells one, and the class that users know where
+    an argument has another type, which costs a right call nothing.  Cython has no setting for its messages."""
     text = source.read_text()
     found = UNKNOWN_ARGUMENT.sub(r"\1xlogmem_refuse_keyword(function_name, key, argnames);", text)
+    found = WRONG_TYPE.sub(r"\1    xlogmem_refuse_type(name, obj, type); return;\n", found)
     if found != text:
-        python = '#include "Python.h"\n'
-        source.write_text(found.replace(python, f'{python}#include "_base/keywords.hpp"\n', 1))
+        python, own = '#include "Python.h"\n', '#include "_base/keywords.hpp"\n'
+        source.write_text(found if own in found else found.replace(python, python + own, 1))
 
 
 def copy_headers(extensions: list[Extension]) -> None:

@@ -21,6 +21,7 @@ cdef class LaunchRecorder:
     cdef readonly Stream stream
     cdef readonly bint preflighted
     cdef bint done
+    cdef bint cancelled         # and nothing was launched
     cdef bint busy              # preflight is running, without the GIL
     cdef Window* window         # NULL: it was never initialised
     cdef Owned[Window] owned    # the same, and its core, which keeps the recorder while `runtime` is None

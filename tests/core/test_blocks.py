@@ -349,14 +349,15 @@ def test_bad_input_is_refused_before_anything_happens():
         with pytest.raises(TypeError):
             wrong()
     assert runtime.counters()["allocations"] == 0
-    assert runtime.find_block(-1) is None
     with pytest.raises(StreamMisuseError, match="unknown"):
         runtime.stream_pool.stream(-1)
     with pytest.raises(ValueError, match="release_threshold"):
         AsyncMemoryResource(release_threshold=-1)
     for address in (-1, 1 << 70):
-        with pytest.raises(StreamMisuseError, match="untracked"):
-            use(runtime.default_stream, read=address).preflight()
+        with pytest.raises(ValueError, match="not an address"):
+            use(runtime.default_stream, read=address)
+        with pytest.raises(ValueError, match="not an address"):
+            runtime.find_block(address)
 
 
 @pytest.mark.parametrize("resource", [AsyncMemoryResource, DirectMemoryResource])

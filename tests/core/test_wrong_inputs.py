@@ -109,6 +109,32 @@ def enter_twice(recorder: LaunchRecorder) -> None:
     enter(recorder)
 
 
+def enter_cancelled(recorder: LaunchRecorder) -> None:
+    recorder.cancel()
+    enter(recorder)
+
+
+def enter_cancelled_inside(recorder: LaunchRecorder) -> None:
+    with recorder:
+        recorder.cancel()
+    enter(recorder)
+
+
+def use_cancelled(recorder: LaunchRecorder) -> None:
+    recorder.cancel()
+    recorder.read(4711)
+
+
+def cancel_twice(recorder: LaunchRecorder) -> None:
+    recorder.cancel()
+    recorder.cancel()
+
+
+def repr_cancelled(recorder: LaunchRecorder) -> str:
+    recorder.cancel()
+    return repr(recorder)
+
+
 def use_late(recorder: LaunchRecorder) -> None:
     with recorder:
         recorder.read(4711)
@@ -240,7 +266,8 @@ def assign(buffer: Any, key: object, value: object) -> None:
 
 
 CALLED = {function.__name__: function for function in (
-    enter, nested, nested_with, enter_twice, use_late, commit_twice, async_with, left_elsewhere, raising_body, dropped,
+    enter, nested, nested_with, enter_twice, enter_cancelled, enter_cancelled_inside, use_cancelled, cancel_twice,
+    repr_cancelled, use_late, commit_twice, async_with, left_elsewhere, raising_body, dropped,
     free_inside, freed_in_use, old_address, freed_empty, freed_part, freed_under_history, of_freed_block,
     use_with_resolver, outlives, freed_memory, pool, limited, two_runtimes, two_recordings, why_with_history, assign)}
 

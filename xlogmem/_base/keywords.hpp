@@ -1,6 +1,7 @@
-// Refuses an argument that a compiled function does not have, by a message with the nearest one that it has.
+// Refuses an argument that a compiled function does not have, by a message with the nearest one that it has, and an
+// argument of another type, by a message with the class that users know.
 //
-// Cython's own message has the wrong name alone: compiling.py puts this call in its place.
+// Cython's own messages have the wrong name alone, and its own class: compiling.py puts these calls in their place.
 #pragma once
 
 #include <Python.h>
@@ -13,5 +14,12 @@ static inline void xlogmem_refuse_keyword(const char* function, PyObject* key, P
     PyObject* result = failed ? nullptr : PyObject_CallMethod(module, "refuse_keyword", "sOO", function, key, names);
     Py_XDECREF(result);
     Py_XDECREF(names);
+    Py_XDECREF(module);
+}
+
+static inline void xlogmem_refuse_type(const char* name, PyObject* given, PyTypeObject* expected) {
+    PyObject* module = PyImport_ImportModule("xlogmem._base.signatures");
+    PyObject* result = module ? PyObject_CallMethod(module, "refuse_type", "sOO", name, given, expected) : nullptr;
+    Py_XDECREF(result);
     Py_XDECREF(module);
 }

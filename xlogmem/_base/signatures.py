@@ -1,15 +1,17 @@
 """Signatures of compiled classes, for `inspect.signature`, editors and `help`: Cython gives them to functions alone.
-And the nearest of the names that are known, for one that is not."""
+And messages for arguments that a function does not have, or that are of another type."""
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+
+from xlogmem._base.units import shortened
 
 if TYPE_CHECKING:
     import inspect
 
-__all__ = ["Signed", "names_nearest", "nearest", "refuse_keyword", "refuse_unknown"]
+__all__ = ["Signed", "names_nearest", "nearest", "refuse_keyword", "refuse_type", "refuse_unknown"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,6 +43,14 @@ def refuse_keyword(function: str, name: str, known: Sequence[str]) -> None:
     """Refuse a call of a compiled function with an argument that it does not have: keywords.hpp calls this."""
     made = function in ("__init__", "__cinit__")
     refuse_unknown("the constructor" if made else f"{function}()", [name], [one for one in known if one != "self"])
+
+
+def refuse_type(name: str, given: object, expected: type) -> NoReturn:
+    """Refuse an argument that is of another type than this, by the name of the class that users know: keywords.hpp
+    calls this too."""
+    known = "DeviceRuntime" if expected.__name__ in ("Core", "Runtime") else expected.__name__
+    kind = f" (of type {type(given).__name__})" if given is not None else ""
+    raise TypeError(f"{name} must be a {known}, not {shortened(given)}{kind}")
 
 
 def names_nearest(function: Callable[P, R]) -> Callable[P, R]:

@@ -274,8 +274,8 @@ cdef class Runtime(Core):
         -----
         O(log n) in the number of blocks; no driver call.  Thread-safe.
         """
-        if PyLong_CheckExact(ptr):
-            return self.identity_at(ptr, 0) if 0 <= ptr <= UINT64_MAX else None
+        if PyLong_CheckExact(ptr) and 0 <= ptr <= UINT64_MAX:
+            return self.identity_at(ptr, 0)
         return for_each(ptr, lambda what: self.find_one(what), b" in find_block")
 
     cdef BlockId find_one(self, object what):

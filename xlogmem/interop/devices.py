@@ -15,6 +15,7 @@ import time
 import weakref
 from typing import Any, SupportsIndex
 
+from xlogmem._base.signatures import refuse_type
 from xlogmem._driver import ProcessLock, forget_context, forget_peer_access
 from xlogmem.blocks import Core
 from xlogmem.errors import StaleBufferError, StreamMisuseError
@@ -56,6 +57,8 @@ class DeviceState:
 
     Raises
     ------
+    TypeError
+        It is not a `DeviceRuntime`.
     StreamMisuseError
         The runtime has a state already.
 
@@ -66,6 +69,8 @@ class DeviceState:
     """
 
     def __init__(self, runtime: DeviceRuntime) -> None:
+        if not isinstance(runtime, DeviceRuntime):
+            refuse_type("runtime", runtime, DeviceRuntime)
         with _lock:
             if _state_of(runtime) is not None:
                 raise StreamMisuseError(f"{runtime!r} has a device state already: use that one")

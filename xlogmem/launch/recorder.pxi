@@ -151,6 +151,9 @@ cdef class LaunchRecorder:
         self.refuse_busy()
         if self.together is not None and self.together.opening:
             refuse_opening(self)
+        if self.cancelled:
+            raise StreamMisuseError(f"{ARGUMENTS[access]}: this use was cancelled, and takes no more memory: make a new "
+                                    "one with use(). Nothing was added")
         if self.preflighted or self.done:
             raise StreamMisuseError(f"{ARGUMENTS[access]}: this use was entered before, and takes no more memory: name "
                                     "all of it first. Nothing was added")
@@ -215,6 +218,9 @@ cdef class LaunchRecorder:
     cdef int settle(self) except -1:
         """Raise if the recorder cannot be preflighted; else adopt the memory that has to be adopted first."""
         self.refuse_busy()
+        if self.cancelled:
+            raise StreamMisuseError("this use was cancelled, and cannot be entered any more: make a new one for each "
+                                    "launch, with use()")
         if self.preflighted or self.done:
             raise StreamMisuseError("this use was entered before: make a new one for each launch, with use()")
         self.refuse_unsettled()
@@ -292,8 +298,10 @@ cdef class LaunchRecorder:
         cdef bint more
         if self.window == NULL or self.busy or self.done or process_was_forked():
             self.refuse_busy()
-            raise StreamMisuseError("this use was left before (committed or cancelled): make a new one for each launch")
+            how = "cancelled" if self.cancelled else "committed"
+            raise StreamMisuseError(f"this use was left before ({how}): make a new one for each launch, with use()")
         self.done = True
+        self.cancelled = outcome == CANCELLED
         held = self.held                                # dropped when everything is filed
         if held is not None:
             self.held = None
@@ -392,7 +400,9 @@ cdef class LaunchRecorder:
     def __repr__(self):
         if self.window == NULL:
             return "<LaunchRecorder that was never initialised>"
-        return describe_window(self.window, "done" if self.done else "entered" if self.preflighted else "recording")
+        state = ("cancelled" if self.cancelled else "done" if self.done else "entered" if self.preflighted else
+                 "recording")
+        return describe_window(self.window, state)
 
 
 cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:

@@ -23,6 +23,9 @@ cdef int add_untracked(LaunchRecorder recorder, object what, Extent* extent, int
     if recorder.window.untracked == ADOPT_UNTRACKED:
         return note_adoption(recorder, what, extent, access, named)
     if recorder.window.untracked == RAISE_UNTRACKED:
+        if extent.first == 0:
+            return recorder.reject(access, f"{in_words(named)} names address 0, where no memory is: leave it out, or "
+                                   "name the block or array itself")
         size = f" ({format_bytes(extent.last - extent.first + 1)})" if extent.sized else ""
         recorder.advice = explain(recorder) or how_to_track(named)
         return recorder.reject(access, f"{in_words(named)} at {extent.first:#x}{size} is not tracked by "

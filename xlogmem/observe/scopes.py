@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
+from xlogmem._base.signatures import refuse_type
 from xlogmem._base.texts import shown
 from xlogmem.blocks import OpenScope, PeakSpan, enter_scope, leave_scope, live_by_tag
 from xlogmem.runtime import DeviceRuntime, existing_runtime
@@ -44,7 +45,7 @@ class scope:                                # in the style of a function, as con
     Raises
     ------
     TypeError
-        The tag is not a str.
+        The tag is not a str, or the runtime not a `DeviceRuntime`.
     RuntimeError
         The scope is open already.
 
@@ -63,6 +64,8 @@ class scope:                                # in the style of a function, as con
     def __init__(self, tag: str, *, runtime: DeviceRuntime | None = None) -> None:
         if not isinstance(tag, str):
             raise TypeError(f"the tag of a scope must be a str, not {type(tag).__name__}")
+        if runtime is not None and not isinstance(runtime, DeviceRuntime):
+            refuse_type("runtime", runtime, DeviceRuntime)
         self.tag = tag
         self.peak_bytes = None
         self.bytes_by_tag = {}

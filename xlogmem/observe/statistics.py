@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, ParamSpec, SupportsIndex, TypeVar, cast
 
+from xlogmem._base.signatures import refuse_type
 from xlogmem._base.texts import printable
 from xlogmem._base.units import parse_device_id
 from xlogmem._driver import ProcessLock
@@ -45,6 +46,8 @@ R = TypeVar("R")
 
 def _find(runtime: DeviceRuntime) -> StatisticsResourceAdaptor | None:
     """The topmost one."""
+    if not isinstance(runtime, DeviceRuntime):
+        refuse_type("runtime", runtime, DeviceRuntime)
     return find_layer(runtime.resource, StatisticsResourceAdaptor)
 
 
@@ -99,6 +102,8 @@ def get_statistics(*, runtime: DeviceRuntime | None = None) -> Statistics:
 
     Raises
     ------
+    TypeError
+        It is not a `DeviceRuntime`.
     RuntimeError
         It counts no statistics (RMM's function gives None then).
     """

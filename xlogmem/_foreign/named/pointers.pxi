@@ -4,14 +4,17 @@ from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport UINT64_MAX
 
+from xlogmem._base.units import counted
 from xlogmem._foreign.advice import in_words, kind_of
 
 
 cdef bint name_address(object address, object what, str where, Extent* extent) except -1:
-    """Fill in one byte: a bare address has no size.  An address that does not fit in 64 bits becomes 0: it is not
-    tracked."""
+    """Fill in one byte: a bare address has no size.  Raises ValueError for a number that is no address."""
     address = PyNumber_Index(address)
-    extent.ptr = extent.first = extent.last = address if 0 <= address <= UINT64_MAX else 0
+    if isinstance(what, bool) or not 0 <= address <= UINT64_MAX:
+        raise ValueError(f"{where}: {in_words(what)} is not an address: give a whole number from 0 to 2**64 - 1, or the "
+                         "block or array itself")
+    extent.ptr = extent.first = extent.last = address
     return True
 
 
@@ -45,8 +48,8 @@ cdef bint name_range(object address, object nbytes, object what, str where, Exte
     if nbytes == 0:
         return False
     if nbytes < 0 or address + nbytes > UINT64_MAX:
-        raise ValueError(f"{where}: {kind_of(what)} is not a range of device memory: {nbytes} bytes at "
-                         f"{address}")
+        raise ValueError(f"{where}: {kind_of(what)} is not a range of device memory: {counted(nbytes, 'byte')} "
+                         f"at {address}")
     if address == 0:
         raise ValueError(f"{where}: {kind_of(what)} has no memory, or has it no longer: its address is 0")
     extent.ptr = extent.first = address
