@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from weakref import WeakValueDictionary
 
 from xlogmem._base.signatures import names_nearest
-from xlogmem._base.units import format_bytes, parse_device_id
+from xlogmem._base.units import counted, format_bytes, parse_device_id
 from xlogmem._driver import ProcessLock, device_count, supports_memory_pools
 from xlogmem.blocks import POLICIES, Access, Runtime, in_scope
 from xlogmem.errors import StreamMisuseError
@@ -207,13 +207,14 @@ class DeviceRuntime(Runtime):
         counters = self.counters()
         live, pending = self.live_bytes, self.pending_bytes
         lines = [f"{self!r}",
-                 f"  live            {format_bytes(live):>12} in {counters['live_blocks']} blocks",
+                 f"  live            {format_bytes(live):>12} in {counted(counters['live_blocks'], 'block')}",
                  f"  peak            {format_bytes(self.peak_bytes):>12}",
                  f"  pending         {format_bytes(pending):>12}, freed, and not complete yet",
-                 f"  so far          {counters['allocations']:>12} allocations, {counters['frees']} frees, "
-                 f"{counters['uses']} uses",
-                 f"  driver calls    {counters['records']:>12} records, {counters['waits']} waits, "
-                 f"{counters['host_waits']} waits of the host; {counters['known'] + counters['covered']} left out"]
+                 f"  allocations     {counters['allocations']:>12} so far, {counted(counters['frees'], 'free')}, "
+                 f"{counted(counters['uses'], 'use')}",
+                 f"  events          {counters['records']:>12} recorded, {counted(counters['waits'], 'wait')}, "
+                 f"{counted(counters['host_waits'], 'wait')} of the host; "
+                 f"{counters['known'] + counters['covered']:,} left out"]
         lines += [layer.memory_summary() for layer in layers_of(self.resource) if hasattr(layer, "memory_summary")]
         return "\n".join(lines)
 

@@ -1,17 +1,21 @@
 """What the check sets for CuPy: a folder of compiled kernels that is this user's alone, and who may allocate."""
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import subprocess
 import sys
+import threading
+import unittest
 from dataclasses import replace
 from types import SimpleNamespace
 
+import _pytest.python
 import pytest
 
 from xlogmem.check.findings import Access, Finding, Stream
-from xlogmem.check.frames import Frame, place_in
+from xlogmem.check.frames import Frame, caller_in, place_in
 from xlogmem.check.neighbours import cupy, cupy_allocator, noted
 from xlogmem.check.report import repair_of
 from xlogmem.observe.history import files
@@ -72,12 +76,23 @@ OURS = Frame(cupy.__file__, 1, "Array.__del__")
 
 
 def test_a_place_is_never_a_line_of_xlogmem():
-    library = Frame("/usr/lib/python3/site-packages/pluggy/_callers.py", 3, "call")
+    library = Frame("/usr/lib/python3/site-packages/dask/core.py", 3, "call")
     program = Frame("/home/me/program.py", 6, "test_race")
     assert place_in((OURS,)) is None
     assert place_in((OURS, library)) == library
     assert place_in((OURS, library, program)) == program
     assert place_in((Frame(files.__file__, 1, "save"),)) is None
+
+
+@pytest.mark.parametrize(("module", "name"), [
+    (_pytest.python, "pytest"), (unittest.case, "unittest"), (threading, "threading"), (asyncio.events, "asyncio")])
+def test_a_caller_of_a_function_that_has_ended_is_no_place(module, name):
+    """... of what is dropped then: the line of the call is a line of no interest."""
+    caller, program = Frame(module.__file__, 3, "call"), Frame("/home/me/program.py", 6, "test_race")
+    library = Frame("/usr/lib/python3/site-packages/dask/threading/core.py", 3, "call")
+    assert (caller_in((OURS, caller)), place_in((OURS, caller))) == (name, None)
+    assert (caller_in((caller, program)), place_in((caller, program))) == ("", program)
+    assert (caller_in((library, caller)), place_in((library, caller))) == ("", library)
 
 
 def test_a_repair_names_the_memory_where_a_free_is_in_no_line_of_the_program():

@@ -215,12 +215,12 @@ def test_replays(monkeypatch, capsys):
 # ---------------------------------------------------------------------------------------------- no place is left out
 PRINTING = {"echo", "print", "write_line", "warning", "error", "debug", "info", "log", "warn", "ClickException",
             "UsageError"}
-SHOWS = {"printable", "shown", "json_line"}
+SHOWS = {"printable", "shown", "json_line", "counted"}
 OWN = {                                     # what is printed as it is, because
-    "counts of xlogmem's own": {"len(records)", "format_bytes(nbytes)", "events.dropped", "pid", "peer.pid", "peer.uid",
-                                "of_former", "so_far", "len(numbers)",
-                                "numbers[0]", "numbers[-1]", "min(int(history.facts['count']), self._max_events)"},
-    "sentences of xlogmem's own": {"NEXT"},
+    "counts of xlogmem's own": {"format_bytes(nbytes)", "events.dropped", "pid", "peer.pid", "peer.uid",
+                                "so_far", "len(numbers)", "numbers[0]", "numbers[-1]",
+                                "min(int(history.facts['count']), self._max_events)"},
+    "sentences of xlogmem's own": {"NEXT", "were", "'was' if len(records) == 1 else 'were'"},
     "names of xlogmem's own": {"name", "kind", "' and '.join(found)", "rmm.__version__"},
     "categories of warnings": {"RuntimeWarning", "category"},
     "warnings of compiled modules, which the next test lists": {"message"},

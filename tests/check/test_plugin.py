@@ -156,3 +156,31 @@ def test_the_summary_has_what_the_workers_of_xdist_found(tmp_path, clean_environ
     assert "xlogmem check: 2 certain, 0 possible, 1 suppressed" in run.stdout, run.stdout
     assert "xlogmem check: 2 tests failed, and were checked only up to the failure" in run.stdout
     assert run.stdout.count("nothing to ignore at") == 1
+
+
+DROPPED = """
+import pytest
+import xlogmem
+from cuda.bindings import driver as cuda
+
+@pytest.fixture
+def runtime():
+    yield xlogmem.get_runtime()
+    xlogmem.get_runtime().reap_pending()                # carries the free out
+
+def test_dropped(runtime):
+    a, b = runtime.acquire_stream(), runtime.acquire_stream()
+    block = runtime.allocate(1024, a)
+    b.wait(a)
+    cuda.cuMemsetD8Async(block.ptr, 1, 1024, b.handle)
+"""
+
+
+def test_what_is_dropped_at_the_end_of_a_test_is_in_no_line_of_pytest(tmp_path, clean_environment):
+    (tmp_path / "test_program.py").write_text(DROPPED)
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "xlogmem.check", "-p", "no:cacheprovider"],
+                         capture_output=True, text=True, cwd=tmp_path, env=clean_environment, timeout=120)
+    assert "cuMemFreeAsync (free) on stream " in run.stdout, run.stdout + run.stderr
+    assert ", where a function ended that pytest had called\n" in run.stdout
+    assert "_pytest" not in run.stdout
+    assert "pluggy" not in run.stdout

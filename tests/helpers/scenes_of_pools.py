@@ -227,7 +227,7 @@ for work in (Program.fill, lambda p, address, stream: launch(p, u64(address), u3
         """What another thread does on the block's own stream is none of the window's."""
         table, named = hooks(p), Range(X, BYTES, 1)
         table.piece_allocated(p.context, B, X, BYTES, b"keys", WHOLE)
-        p.in_thread(lambda: work(p, X, B))          # the first call of a kind asks the engine for its name
+        p.in_thread(lambda: work(p, X, B))          # the first call of a kind has the engine name it
         table.window_opened(1, p.context, A, ctypes.byref(named), 1)
         if repaired:
             p.in_thread(lambda: work(p, X, B))

@@ -329,7 +329,7 @@ def test_a_summary_as_text():
     b.free()
     text = pool.memory_summary()
     for line in ("PoolMemoryResource device=0 over AsyncMemoryResource",
-                 r"from upstream +1.0 MiB in 1 chunks, limit 1.0 GiB",
+                 r"from upstream +1.0 MiB in 1 chunk, limit 1.0 GiB",
                  r"in use +195.5 KiB, at most 293.2 KiB so far",
                  r"free +828.5 KiB in 2 places, the largest 730.8 KiB \(fragmentation 12%\)",
                  r"idle chunks +0 B", r"allocations +3, 0 had to wait", r"chunks +1 taken, 0 returned"):

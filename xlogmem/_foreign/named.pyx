@@ -22,9 +22,9 @@ Host memory is refused, by a message that says so.  An object without elements n
 cdef bint name_memory(object what, str where, Extent* extent) except -1:
     """Fill in the memory that an object names.  False if the object has no elements; then `extent` has no meaning.
 
-    Raises TypeError for host memory and for an object that is not memory, ValueError for a number that is no address,
-    and TypeError, ValueError or BufferError for an object that contradicts itself; each message begins with `where`, or
-    names the capsule.
+    Raises TypeError for host memory and for an object that is not memory, ValueError for a number that is not an
+    address, and TypeError, ValueError or BufferError for an object that contradicts itself; each message begins with
+    `where`, or names the capsule.
     """
     extent.read_only = False
     extent.sized = False

@@ -7,10 +7,14 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Frame", "is_of_program", "place_in"]
+__all__ = ["Frame", "caller_in", "is_of_program", "place_in"]
 
 _library = {str(Path(path).resolve()) for name in ("stdlib", "platstdlib", "purelib", "platlib")
             if (path := sysconfig.get_path(name))}
+# Packages and modules that call functions of programs and have no work on a device, by what people call them.
+CALLERS = {"_pytest": "pytest", "pluggy": "pytest", "pytest_asyncio": "pytest", "hypothesis": "hypothesis",
+           "unittest": "unittest", "threading": "threading", "concurrent": "concurrent.futures", "asyncio": "asyncio",
+           "anyio": "anyio"}
 COMPILED = (".pyx", ".pxi", ".pxd")
 _package = str(Path(__file__).resolve().parents[1])
 
@@ -33,10 +37,33 @@ class Frame:
 
 def place_in(stack: tuple[Frame, ...]) -> Frame | None:
     """Return the innermost line that belongs to the program itself, and to no library; else the innermost line that is
-    not xlogmem's own, if there is one."""
+    not xlogmem's own, if there is one, and not a caller's (`caller_in`)."""
     for frame in stack:
         if is_of_program(frame.file):
             return frame
+    return None if caller_in(stack) else _innermost(stack)
+
+
+def caller_in(stack: tuple[Frame, ...]) -> str:
+    """Name what has called a function of the program that has ended by now, which drops what the function had: the line
+    of the call says nothing to people.  Empty where the stack has a line of the program, or begins in no such caller.
+    """
+    frame = _innermost(stack)
+    if frame is None or any(is_of_program(one.file) for one in stack):
+        return ""
+    return CALLERS.get(_package_of(frame.file), "")
+
+
+def _package_of(file: str) -> str:
+    """The package or module, of Python's library or an installed one, to which a file belongs; empty if to none."""
+    path = Path(file).resolve()
+    for folder in path.parents:
+        if folder.name == "site-packages" or str(folder) in _library:
+            return path.relative_to(folder).parts[0].removesuffix(".py")
+    return ""
+
+
+def _innermost(stack: tuple[Frame, ...]) -> Frame | None:
     return next((frame for frame in stack if not is_of_xlogmem(frame.file)), None)
 
 

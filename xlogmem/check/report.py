@@ -11,7 +11,7 @@ import xlogmem
 from xlogmem._base.texts import printable
 from xlogmem._base.units import counted, format_bytes
 from xlogmem.check.findings import Finding, by_places
-from xlogmem.check.frames import Frame, is_of_program, place_in
+from xlogmem.check.frames import Frame, caller_in, is_of_program, place_in
 
 __all__ = ["as_entry", "as_json", "as_sarif", "as_text", "repair_of", "summary"]
 
@@ -106,12 +106,13 @@ def wait_lines(finding: Finding) -> list[str]:
     what = {"never recorded": "an event that was not recorded yet",
             "recorded before": f"an event that was recorded{at}, before the first of the two",
             "recorded elsewhere": f"an event that was recorded{at}, on {wait.stream.name}"}[wait.why]
-    return line_of("wait", finding.wait_place, f"{finding.second.stream.name} waits for {what}")
+    return line_of("wait", wait.stack, f"{finding.second.stream.name} waits for {what}")
 
 
-def line_of(title: str, frame: Frame | None, what: str) -> list[str]:
+def line_of(title: str, stack: tuple[Frame, ...], what: str) -> list[str]:
+    frame = place_in(stack)
     if frame is None:
-        return [f"  {title:8}{what}, in no line of Python"]
+        return [f"  {title:8}{what}, {where(stack)}"]
     lines = [f"  {title:8}{frame}, in {frame.function}: {what}"]
     if frame.source:
         lines.append(f"{'':14}{frame.source}")
@@ -165,7 +166,7 @@ def sized(finding: Finding) -> str:
 
 
 def allocated_and_freed(finding: Finding) -> str:
-    return "".join(f", {what} at {place_of(stack)}" for what, stack in
+    return "".join(f", {what} {where(stack)}" for what, stack in
                    (("allocated", finding.allocated), ("freed", finding.freed)) if stack)
 
 
@@ -175,9 +176,9 @@ def lines_of(finding: Finding) -> list[str]:
     for name, access in (("first", finding.first), ("then", finding.second)):
         by = "by" if access.stream.kind == "host" else "on"
         graph = ", in a graph" if access.captured else ""
-        lines += line_of(name, access.place, f"{access.name} ({access.role}) {by} {access.stream}{graph}")
+        lines += line_of(name, access.stack, f"{access.name} ({access.role}) {by} {access.stream}{graph}")
         if access.captured:
-            lines += line_of("", access.captured_place, "captured there")
+            lines += line_of("", access.captured, "captured there")
     lines += wait_lines(finding)
     if memory := sized(finding):
         lines.append(f"  {'memory':8}{memory} at {finding.block_begin:#x}{allocated_and_freed(finding)}")
@@ -195,14 +196,19 @@ def destroyed_lines(finding: Finding) -> list[str]:
     lines = [f"{'CERTAIN' if finding.certain else 'POSSIBLE'} {finding.kind}: the {what} was destroyed before"]
     if first.name:
         of = f" of {first.stream}" if what == "stream" else ""
-        lines += line_of("first", first.place, first.name + of)
+        lines += line_of("first", first.stack, first.name + of)
     else:
         lines.append(f"  {'first':8}the {what} was destroyed with its context")
-    return lines + line_of("then", second.place, f"{second.name} with its handle")
+    return lines + line_of("then", second.stack, f"{second.name} with its handle")
 
 
-def place_of(stack: tuple[Frame, ...]) -> str:
-    return str(place_in(stack) or "no line of Python")
+def where(stack: tuple[Frame, ...]) -> str:
+    """The place of a call in words."""
+    caller = caller_in(stack)
+    if caller:
+        return f"where a function ended that {caller} had called"
+    place = place_in(stack)
+    return f"at {place}" if place else "in no line of Python"
 
 
 def summary(findings: Iterable[Finding], suppressed: int) -> str:

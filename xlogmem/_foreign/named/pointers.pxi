@@ -9,7 +9,7 @@ from xlogmem._foreign.advice import in_words, kind_of
 
 
 cdef bint name_address(object address, object what, str where, Extent* extent) except -1:
-    """Fill in one byte: a bare address has no size.  Raises ValueError for a number that is no address."""
+    """Fill in one byte: a bare address has no size.  Raises ValueError for a number that is not an address."""
     address = PyNumber_Index(address)
     if isinstance(what, bool) or not 0 <= address <= UINT64_MAX:
         raise ValueError(f"{where}: {in_words(what)} is not an address: give a whole number from 0 to 2**64 - 1, or the "

@@ -2,7 +2,7 @@
 
 from libc.string cimport memset
 
-from xlogmem._base.units import format_bytes
+from xlogmem._base.units import counted, format_bytes
 from xlogmem._base.cpp cimport check, larger
 from xlogmem._order cimport count_cached_locked, empty_caches_locked
 
@@ -69,9 +69,9 @@ cdef str summary_of(PoolState* pool):
     cdef dict figures = figures_of(pool)
     cdef dict sizes = {name: format_bytes(figures[name]) for name in figures if name.endswith(("_bytes", "_size"))}
     cdef str limit = "none" if pool.maximum >= LARGEST_REQUEST else format_bytes(pool.maximum)
-    return (f"  from upstream   {sizes['pool_size']:>12} in {figures['chunks']} chunks, limit {limit}\n"
+    return (f"  from upstream   {sizes['pool_size']:>12} in {counted(figures['chunks'], 'chunk')}, limit {limit}\n"
             f"  in use          {sizes['used_bytes']:>12}, at most {sizes['peak_bytes']} so far\n"
-            f"  free            {sizes['free_bytes']:>12} in {figures['free_spans']} places, the largest "
+            f"  free            {sizes['free_bytes']:>12} in {counted(figures['free_spans'], 'place')}, the largest "
             f"{sizes['largest_free_bytes']} (fragmentation {figures['fragmentation']:.0%})\n"
             f"  idle chunks     {sizes['idle_bytes']:>12}, which trim() would return\n"
             f"  allocations     {figures['allocations']:>12}, {figures['waited']} had to wait for another stream's "
