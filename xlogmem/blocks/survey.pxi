@@ -164,8 +164,8 @@ cdef str figures_of_shortage(Core core):
     by_tag = tags_and_totals(core, &figures, &pending)
     rows = rows_by_line(core, known) if known is not None else [
         (shown(tag), nbytes, count) for tag, nbytes, count in by_tag]
-    parts = [f"the runtime has {bytes_in_words(figures.live_bytes)} live in {counted(figures.live_blocks, 'block')} and "
-             f"{bytes_in_words(pending)} pending"]
+    parts = [f"the runtime has {bytes_in_words(figures.live_bytes)} live in {counted(figures.live_blocks, 'block')} "
+             f"and {bytes_in_words(pending)} pending"]
     parts += figures_of_pool(core) + figures_of_device(core)
     return "; ".join(parts) + "".join([
         f"\n  {bytes_in_words(nbytes)} in {counted(count, 'block')}: {name}" for name, nbytes, count in rows[:LINES]])

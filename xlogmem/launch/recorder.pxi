@@ -152,8 +152,8 @@ cdef class LaunchRecorder:
         if self.together is not None and self.together.opening:
             refuse_opening(self)
         if self.cancelled:
-            raise StreamMisuseError(f"{ARGUMENTS[access]}: this use was cancelled, and takes no more memory: make a new "
-                                    "one with use(). Nothing was added")
+            raise StreamMisuseError(f"{ARGUMENTS[access]}: this use was cancelled, and takes no more memory: make a "
+                                    "new one with use(). Nothing was added")
         if self.preflighted or self.done:
             raise StreamMisuseError(f"{ARGUMENTS[access]}: this use was entered before, and takes no more memory: name "
                                     "all of it first. Nothing was added")
@@ -301,7 +301,8 @@ cdef class LaunchRecorder:
             how = "cancelled" if self.cancelled else "committed"
             raise StreamMisuseError(f"this use was left before ({how}): make a new one for each launch, with use()")
         self.done = True
-        self.cancelled = outcome == CANCELLED
+        if outcome == CANCELLED:
+            self.cancelled = True
         held = self.held                                # dropped when everything is filed
         if held is not None:
             self.held = None

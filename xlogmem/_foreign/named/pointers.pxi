@@ -12,8 +12,8 @@ cdef bint name_address(object address, object what, str where, Extent* extent) e
     """Fill in one byte: a bare address has no size.  Raises ValueError for a number that is not an address."""
     address = PyNumber_Index(address)
     if isinstance(what, bool) or not 0 <= address <= UINT64_MAX:
-        raise ValueError(f"{where}: {in_words(what)} is not an address: give a whole number from 0 to 2**64 - 1, or the "
-                         "block or array itself")
+        raise ValueError(f"{where}: {in_words(what)} is not an address: give a whole number from 0 to 2**64 - 1, or "
+                         "the block or array itself")
     extent.ptr = extent.first = extent.last = address
     return True
 
