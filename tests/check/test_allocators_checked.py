@@ -150,7 +150,7 @@ z = cupy.arange(100)
 try:
     xlogmem.enable("cupy")
 except RuntimeError as error:
-    assert "CuPy has 1024 bytes in use" in str(error), error
+    assert "CuPy has 1.0 KiB (1024 bytes) in use" in str(error), error
 else:
     raise SystemExit("no error")
 del z

@@ -7,7 +7,7 @@ from typing import Any
 
 from cuda.core import Buffer, Device, MemoryResource
 
-from xlogmem._base.units import counted
+from xlogmem._base.units import bytes_in_words
 from xlogmem.allocators._opaque import OpaqueStreams
 from xlogmem.blocks import DeviceBlock
 from xlogmem.runtime import get_runtime
@@ -98,7 +98,7 @@ def refuse() -> None:
     nbytes = sum(thing.size for thing in gc.get_objects() if issubclass(type(thing), Buffer)
                  and id(thing.memory_resource) in theirs) if theirs else 0
     if nbytes:
-        raise RuntimeError(f"cuda.core has {counted(nbytes, 'byte')} in use from the resources of its devices, which "
+        raise RuntimeError(f"cuda.core has {bytes_in_words(nbytes)} in use from the resources of its devices, which "
                            "xlogmem does not track: call xlogmem.enable('cuda.core') before anything is allocated, or "
                            "close these buffers")
 

@@ -9,7 +9,7 @@ from typing import Any
 import cupy
 from cupy.cuda import memory
 
-from xlogmem._base.units import counted
+from xlogmem._base.units import bytes_in_words
 from xlogmem._driver import active_devices
 from xlogmem.allocators._captures import Captures, Dropped
 from xlogmem.allocators._opaque import OpaqueStreams
@@ -92,7 +92,7 @@ def refuse() -> None:
     _refuse_inside_context()
     pool = getattr(cupy.cuda.get_allocator(), "__self__", None)
     if isinstance(pool, memory.MemoryPool) and (nbytes := _used_bytes(pool)):
-        raise RuntimeError(f"CuPy has {counted(nbytes, 'byte')} in use from its own pool, which xlogmem does not "
+        raise RuntimeError(f"CuPy has {bytes_in_words(nbytes)} in use from its own pool, which xlogmem does not "
                            "track: call xlogmem.enable('cupy') before anything is allocated, or delete these arrays")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xlogmem._base.texts import printable
-from xlogmem._base.units import counted
+from xlogmem._base.units import bytes_in_words, counted
 
 __all__ = ["GuardViolation"]
 
@@ -53,5 +53,5 @@ class GuardViolation:
             ("allocated at", self.allocated_at), ("freed at", self.freed_at), ("freed again at", self.freed_again_at))
             if stack is not None)
         tag = printable(self.tag) if self.tag else "memory without a tag"
-        return (f"{self.kind} of {tag}, block {self.generation}, {counted(self.nbytes, 'byte')} at {self.ptr:#x}{where}"
+        return (f"{self.kind} of {tag}, block {self.generation}, {bytes_in_words(self.nbytes)} at {self.ptr:#x}{where}"
                 f"{stacks}")

@@ -13,7 +13,7 @@ import rmm
 import rmm.mr
 
 from xlogmem._base.log import warn
-from xlogmem._base.units import counted
+from xlogmem._base.units import bytes_in_words, counted
 from xlogmem.rmm._binding import RuntimeMemoryResource
 from xlogmem.rmm.stacks import stack
 from xlogmem.runtime import DeviceRuntime
@@ -42,7 +42,7 @@ def warn_of_earlier(replaced: list[rmm.mr.DeviceMemoryResource], former: list[De
                 of_former += any(runtime in former for runtime in runtimes)
     nbytes = sum(max(map(_counted, stack(resource))) for resource in replaced)
     found = ([f"{counted(untracked, 'buffer')} (rmm.DeviceBuffer)"] if untracked else []) + (
-        [f"{counted(nbytes, 'byte')}, as RMM's adaptors count them,"] if nbytes else [])
+        [f"{bytes_in_words(nbytes)}, as RMM's adaptors count them,"] if nbytes else [])
     if found:
         were = "was" if untracked + nbytes == 1 else "were"
         warn(f"{' and '.join(found)} {were} allocated through RMM before xlogmem.rmm.enable(): this memory is not "
