@@ -81,7 +81,7 @@ def test_what_cannot_be_adopted_is_refused_before_the_driver_is_called(memory, d
     S = runtime.acquire_stream()
     bare = [make(memory) for make in BARE.values()]
     for what, says in (*((one, "does not say how many bytes") for one in bare), (Slots(memory), "no weak references"),
-                       ([Tensor(memory), -1], "does not say how many bytes")):
+                       ([Tensor(memory), 4711], "does not say how many bytes")):
         recorder = use(S, read=what, untracked="adopt")
         with nothing_happens(driver, runtime), pytest.raises(StreamMisuseError, match=says):
             recorder.preflight()
