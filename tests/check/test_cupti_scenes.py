@@ -17,8 +17,8 @@ import scenes_of_waits  # noqa: F401
 from cupti_library import COMPILER, NEEDED, build_driver, library, play
 from fabricated import SCENES
 
-MODULES = [f"scenes_of_{what}" for what in ("copies", "extents", "graphs", "host_memory", "launches", "libraries", "lists",
-                                            "memory", "order", "pools", "refusals", "waits")]
+MODULES = [f"scenes_of_{what}" for what in ("copies", "extents", "graphs", "host_memory", "launches", "libraries",
+                                            "lists", "memory", "order", "pools", "refusals", "waits")]
 pytestmark = [*NEEDED, COMPILER]
 
 

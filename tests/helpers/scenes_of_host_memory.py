@@ -1,6 +1,8 @@
 """Scenes of page-locked memory of the host: what operations of the device do there, and its end."""
 from __future__ import annotations
 
+from typing import Any
+
 from fabricated import BYTES, PAGEABLE, PINNED, A, B, Program, X, Y, out, scene, u64
 from scenes_of_launches import launch
 from scenes_of_pools import hooks
@@ -16,12 +18,13 @@ def upload(p: Program, host: int, stream: int) -> None:
     p.call("cuMemcpyHtoDAsync_v2", dstDevice=Y, srcHost=host, ByteCount=64, hStream=stream)
 
 
-MAKERS = {"cuMemHostAlloc": ("pp", out(PAGEABLE)), "cuMemAllocHost_v2": ("pp", u64(PAGEABLE)),
-          "cuMemHostRegister_v2": ("p", PAGEABLE), "cuMemHostRegister": ("p", PAGEABLE)}
+MAKERS: dict[str, dict[str, Any]] = {
+    "cuMemHostAlloc": {"pp": out(PAGEABLE)}, "cuMemAllocHost_v2": {"pp": u64(PAGEABLE)},
+    "cuMemHostRegister_v2": {"p": PAGEABLE}, "cuMemHostRegister": {"p": PAGEABLE}}
 
-for entry, (name, where) in MAKERS.items():
-    def two_copies_meet(p: Program, repaired: bool, entry: str = entry, name: str = name, where: object = where) -> None:
-        p.call(entry, **{name: where}, bytesize=BYTES)
+for entry, where in MAKERS.items():
+    def two_copies_meet(p: Program, repaired: bool, entry: str = entry, where: Any = where) -> None:
+        p.call(entry, **where, bytesize=BYTES)
         download(p, PAGEABLE + BYTES - 64, A)
         if repaired:
             p.order(A, B)
