@@ -1,5 +1,5 @@
 // Allocations, copies, fills.
-#include "runtime.hpp"
+#include "copies.hpp"
 
 using namespace cudart;
 
@@ -43,11 +43,6 @@ struct Attributes {
     void* host_pointer;  // in CUDA 13 more follows, which is reserved
 };
 
-// cudaMemcpyKind. From host to host, and where the kind is not said, the driver looks where the addresses are.
-enum Way { HostToDevice = 1, DeviceToHost, DeviceToDevice };
-
-CUdeviceptr number(const void* address) { return reinterpret_cast<CUdeviceptr>(address); }
-
 CUresult copy(void* to, const void* from, size_t bytes, int way) {
     switch (way) {
         case HostToDevice: return cuMemcpyHtoD_v2(number(to), from, bytes);
@@ -66,13 +61,6 @@ CUresult copy_async(void* to, const void* from, size_t bytes, int way, CUstream 
     }
 }
 
-// Of the side that one way has on the host.
-CUmemorytype type_of(int way, Way host_side) {
-    if (way == host_side) return CU_MEMORYTYPE_HOST;
-    return way == HostToDevice || way == DeviceToHost || way == DeviceToDevice ? CU_MEMORYTYPE_DEVICE
-                                                                               : CU_MEMORYTYPE_UNIFIED;
-}
-
 CUDA_MEMCPY2D rows_of(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width, size_t height,
                       int way) {
     CUDA_MEMCPY2D rows = {};
@@ -87,11 +75,6 @@ CUDA_MEMCPY2D rows_of(void* to, size_t to_pitch, const void* from, size_t from_p
     rows.WidthInBytes = width;
     rows.Height = height;
     return rows;
-}
-
-CUresult retain_both(int device, CUcontext* here, int source, CUcontext* there) {
-    CUresult refused = retain(device, here);
-    return refused ? refused : retain(source, there);
 }
 
 }  // namespace
@@ -134,6 +117,19 @@ RUNTIME Error cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, siz
     CUDA_MEMCPY2D rows = rows_of(to, to_pitch, from, from_pitch, width, height, way);
     DRIVER(cuMemcpy2DAsync_v2(&rows, stream));
 }
+#if CUDART_VERSION < 13000
+RUNTIME Error cudaMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
+                                   CUmemcpyAttributes* attributes, size_t* firsts, size_t attribute_count,
+                                   size_t* failed, CUstream stream) {
+    DRIVER(cuMemcpyBatchAsync(to, from, sizes, count, attributes, firsts, attribute_count, failed, stream));
+}
+#else
+RUNTIME Error cudaMemcpyBatchAsync(CUdeviceptr* to, CUdeviceptr* from, size_t* sizes, size_t count,
+                                   CUmemcpyAttributes* attributes, size_t* firsts, size_t attribute_count,
+                                   CUstream stream) {
+    DRIVER(cuMemcpyBatchAsync(to, from, sizes, count, attributes, firsts, attribute_count, nullptr, stream));
+}
+#endif
 RUNTIME Error cudaMemset(CUdeviceptr address, int value, size_t bytes) {
     DRIVER(cuMemsetD8_v2(address, static_cast<unsigned char>(value), bytes));
 }

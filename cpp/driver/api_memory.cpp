@@ -163,6 +163,24 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
     });
 }
 
+EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* address, size_t* pitch, size_t width, size_t height, unsigned element) {
+    return api_call(CALL("cuMemAllocPitch"), [&](Lock& lock) -> CUresult {
+        constexpr size_t kAlignment = 512, kMost = size_t(1) << 31;
+        Context* context;
+        if (!address || !pitch || !width || !height) return CUDA_ERROR_INVALID_VALUE;
+        if (element != 4 && element != 8 && element != 16) return CUDA_ERROR_INVALID_VALUE;
+        if (width > kMost - kAlignment || height > kMost) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(current_context(&context));
+        REFUSE_IF(check_unsafe_call());
+        size_t aligned = (width + kAlignment - 1) / kAlignment * kAlignment;
+        u64 result;
+        REFUSE_IF(allocate_now(lock, &result, aligned * height, context));
+        *address = result;
+        *pitch = aligned;
+        return CUDA_SUCCESS;
+    });
+}
+
 EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     return api_call(CALL("cuMemFree"), [&](Lock& lock) -> CUresult {
         Context* context;

@@ -13,118 +13,18 @@
 // and blocking streams, and before what they queue there afterwards; in another stream, and for a fill, only the stream
 // counts. A copy reaches cuMemAlloc's memory of each device, and pool memory where the stream's device has access.
 // (As two H200s with driver 13.0 do it.)
+// Of copies with attributes nothing is promised: see api_batch.cpp.
 // Page-locked memory is read and written when the operation runs. Of host memory managed memory alone is
 // watched for races.
 #include "calls.hpp"
-#include "capture.hpp"
-#include "memory.hpp"
+#include "copies.hpp"
 #include "watch.hpp"
 
 #include <cstring>
-#include <set>
 
 using namespace sim;
 
 namespace {
-
-enum class Sync { No, Yes };
-enum class Peers { Checked, Any };  // cuMemcpyPeer finds a way between any two devices
-
-bool in_arena(u64 address) { return memory().in_arena(address); }
-
-enum class Wait { Nothing, Before, Copy };  // for what the host waits: nothing, what was queued before, the copy
-
-// `pageable`: neither the device's memory nor page-locked.
-Wait wait_of(u64 target, u64 source, bool target_pageable, bool source_pageable, Sync sync) {
-    bool managed = is_managed(target) || is_managed(source);
-    bool to_device = in_arena(target) || is_managed(target), from_device = in_arena(source) || is_managed(source);
-    if (target_pageable || !(to_device || from_device)) return Wait::Copy;
-    if (sync == Sync::No) return Wait::Nothing;
-    if (managed) return Wait::Copy;
-    if (to_device && from_device) return Wait::Nothing;
-    return to_device && source_pageable ? Wait::Before : Wait::Copy;
-}
-
-bool copy_reaches(const Context* context, u64 address, Use use) {
-    const Block* block = find_block(address);
-    return (block && block->owner) || can_access(context, address, use);
-}
-
-// The legacy streams of other contexts that a copy in this stream is ordered with.
-std::set<Stream*> legacy_streams_beside(const Stream* stream, u64 target, u64 source) {
-    std::set<Stream*> found;
-    if (!stream->is_legacy()) return found;
-    for (u64 address : {target, source}) {
-        if (is_managed(address))  // on any device
-            driver().contexts.each([&](Context* context, u64) {
-                if (context != stream->context) found.insert(legacy_stream(context));
-            });
-        const Block* block = find_block(address);
-        if (!block || block->device == stream->context->device) continue;
-        found.insert(legacy_stream(block->owner ? block->owner : &driver().primary[std::size_t(block->device)]));
-    }
-    return found;
-}
-
-// One side of a copy: rows of `width` bytes that begin `pitch` bytes apart.
-struct Side {
-    u64 begin;
-    bool on_device;  // by the call
-    size_t width, height = 1, pitch = 0;
-
-    u64 bytes() const { return (height - 1) * pitch + width; }
-    check::Rows rows() const { return check::rows_of(pitch, width, height); }
-    u8* row(u8* first, size_t index) const { return first + index * pitch; }
-};
-
-// An address that is not the driver's is pageable host memory, where the call allows that and it exists.
-bool is_there(const Side& side) {
-    u64 bytes = side.bytes();
-    bool elsewhere = !in_arena(side.begin) && !is_managed(side.begin);
-    return on_device(side.begin, bytes) || (!side.on_device && elsewhere && is_mapped(side.begin, bytes));
-}
-
-CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, Sync sync, Peers peers = Peers::Checked) {
-    Stream* stream;
-    REFUSE_IF(find_stream(handle, &stream));
-    if (!to.width || !to.height) return CUDA_SUCCESS;
-    u64 target = to.begin, source = from.begin;
-    bool device_target = on_device(target, to.bytes()), device_source = on_device(source, from.bytes());
-    if (!is_there(to) || !is_there(from)) return CUDA_ERROR_INVALID_VALUE;
-    if (peers == Peers::Checked &&
-        !(copy_reaches(stream->context, source, Use::Read) && copy_reaches(stream->context, target, Use::Write)))
-        return CUDA_ERROR_INVALID_VALUE;
-    Wait wait = wait_of(target, source, !device_target, !device_source, sync);
-    if (stream->capture) {
-        if (sync == Sync::Yes) return check_not_capturing(stream);
-        wait = Wait::Nothing;  // a node of the graph, which reads and writes host memory at each launch
-    }
-    REFUSE_IF(check_legacy_use(stream));
-    std::set<Stream*> beside = legacy_streams_beside(stream, target, source);
-    for (Stream* other : beside) come_after_legacy(lock, stream, other);
-    if (wait == Wait::Before) REFUSE_IF(synchronize_stream(lock, stream));
-    Work work;
-    work.name = this_thread().call;
-    bool staged_now = !device_source && wait != Wait::Copy && !stream->capture;
-    auto move = [to, from](u8* read) {
-        u8* written = memory().view(to.begin);
-        for (size_t i = 0; i < to.height; i++) memmove(to.row(written, i), from.row(read, i), to.width);
-    };
-    if (!staged_now) {
-        work.run = [move, source] { move(memory().view(source)); };
-    } else {
-        const u8* start = reinterpret_cast<const u8*>(source);
-        auto staged = std::make_shared<std::vector<u8>>(start, start + from.bytes());
-        work.run = [move, staged] { move(staged->data()); };
-    }
-    if (!staged_now) work.touches(source, from.bytes(), Use::Read, from.rows());
-    work.touches(target, to.bytes(), Use::Write, to.rows());
-    Position position;
-    REFUSE_IF(submit(lock, stream, std::move(work), &position));
-    for (Stream* other : beside) come_after_legacy(lock, other, stream);
-    if (wait == Wait::Copy) synchronize(lock, position, queued(stream));
-    return CUDA_SUCCESS;
-}
 
 CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Sync sync, bool target_on_device,
               bool source_on_device, Peers peers = Peers::Checked) {
@@ -132,24 +32,60 @@ CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle,
                 peers);
 }
 
-// Arrays of CUDA are not simulated. A pitch of 0 is that of rows without gaps.
-CUresult side_of(CUmemorytype type, const void* host, CUdeviceptr device, size_t x, size_t y, size_t pitch,
-                 const CUDA_MEMCPY2D& c, Side* side) {
-    if (!pitch) pitch = x + c.WidthInBytes;
-    if (type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
-    if (type < CU_MEMORYTYPE_HOST || type > CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
-    if (pitch < x + c.WidthInBytes) return CUDA_ERROR_INVALID_VALUE;
-    u64 begin = type == CU_MEMORYTYPE_HOST ? reinterpret_cast<u64>(host) : u64(device);
-    *side = {begin + y * pitch + x, type == CU_MEMORYTYPE_DEVICE, c.WidthInBytes, c.Height, pitch};
+// One side as the caller describes it.
+struct Given {
+    CUmemorytype type;
+    const void* host;
+    CUdeviceptr device;
+    size_t x, y, z, pitch, height;
+};
+
+constexpr size_t kMostPitch = 2147483647;  // CU_DEVICE_ATTRIBUTE_MAX_PITCH
+
+// Arrays of CUDA are not simulated. A pitch or a height of 0 is that of rows or planes without gaps.
+CUresult side_of(Given given, size_t width, size_t rows, size_t planes, Side* side) {
+    if (given.type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
+    if (given.type < CU_MEMORYTYPE_HOST || given.type > CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
+    if (!given.pitch) given.pitch = given.x + width;
+    if (!given.height) given.height = given.y + rows;
+    if (given.pitch < given.x + width || given.height < given.y + rows) return CUDA_ERROR_INVALID_VALUE;
+    size_t plane = given.pitch * given.height;
+    bool is_huge = given.height > kMostPitch || given.z > kMostPitch || planes > kMostPitch ||
+                   double(plane) * double(given.z + planes) > 1e18;
+    if (given.pitch > kMostPitch || is_huge) return CUDA_ERROR_INVALID_VALUE;
+    u64 begin = given.type == CU_MEMORYTYPE_HOST ? reinterpret_cast<u64>(given.host) : u64(given.device);
+    begin += (given.z * given.height + given.y) * given.pitch + given.x;
+    *side = {begin, given.type == CU_MEMORYTYPE_DEVICE, width, rows, given.pitch, planes, plane};
     return CUDA_SUCCESS;
 }
 
 CUresult copy_rows(Lock& lock, const CUDA_MEMCPY2D* c, CUstream handle, Sync sync) {
     if (!c) return CUDA_ERROR_INVALID_VALUE;
     Side to, from;
-    REFUSE_IF(side_of(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY, c->dstPitch, *c, &to));
-    REFUSE_IF(side_of(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY, c->srcPitch, *c, &from));
+    Given target{c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY, 0, c->dstPitch, 0};
+    Given source{c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY, 0, c->srcPitch, 0};
+    REFUSE_IF(side_of(target, c->WidthInBytes, c->Height, 1, &to));
+    REFUSE_IF(side_of(source, c->WidthInBytes, c->Height, 1, &from));
     return copy(lock, to, from, handle, sync);
+}
+
+template <class Parameters>  // of two devices or of one
+CUresult sides_of(const Parameters* c, Side* to, Side* from) {
+    if (!c || c->dstLOD || c->srcLOD) return CUDA_ERROR_INVALID_VALUE;
+    Given target{c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes,
+                 c->dstY,          c->dstZ,    c->dstPitch,  c->dstHeight};
+    Given source{c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes,
+                 c->srcY,          c->srcZ,    c->srcPitch,  c->srcHeight};
+    if (c->Depth > 1 && (!c->dstHeight || !c->srcHeight)) return CUDA_ERROR_INVALID_VALUE;
+    REFUSE_IF(side_of(target, c->WidthInBytes, c->Height, c->Depth, to));
+    return side_of(source, c->WidthInBytes, c->Height, c->Depth, from);
+}
+
+template <class Parameters>
+CUresult copy_planes(Lock& lock, const Parameters* c, CUstream handle, Sync sync, Peers peers) {
+    Side to, from;
+    REFUSE_IF(sides_of(c, &to, &from));
+    return copy(lock, to, from, handle, sync, peers);
 }
 
 // The memory that a fill writes: so many elements in each row; the rows begin `pitch` bytes apart.
@@ -183,7 +119,7 @@ CUresult fill(Lock& lock, u64 target, u32 value, size_t width, Rows rows, CUstre
     work.touches(target, extent, Use::Write, check::rows_of(rows.pitch, row, rows.height));
     Position position;
     REFUSE_IF(submit(lock, stream, std::move(work), &position));
-    if (sync == Sync::Yes && !in_arena(target)) synchronize(lock, position, queued(stream));
+    if (sync == Sync::Yes && !memory().in_arena(target)) synchronize(lock, position, queued(stream));
     return CUDA_SUCCESS;
 }
 
@@ -227,6 +163,16 @@ COPY(cuMemcpy, "cuMemcpy", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nu
 COPY_ROWS(cuMemcpy2DAsync_v2, "cuMemcpy2DAsync", (const CUDA_MEMCPY2D* c, CUstream h), c, h, Sync::No)
 COPY_ROWS(cuMemcpy2D_v2, "cuMemcpy2D", (const CUDA_MEMCPY2D* c), c, nullptr, Sync::Yes)
 COPY_ROWS(cuMemcpy2DUnaligned_v2, "cuMemcpy2DUnaligned", (const CUDA_MEMCPY2D* c), c, nullptr, Sync::Yes)
+
+#define COPY_PLANES(symbol, base, parameters, ...) \
+    EXPORT CUresult symbol parameters { \
+        return api_call(CALL(base), [&](Lock& lock) { return copy_planes(lock, __VA_ARGS__); }); \
+    }
+COPY_PLANES(cuMemcpy3DAsync_v2, "cuMemcpy3DAsync", (const CUDA_MEMCPY3D* c, CUstream h), c, h, Sync::No, Peers::Checked)
+COPY_PLANES(cuMemcpy3D_v2, "cuMemcpy3D", (const CUDA_MEMCPY3D* c), c, nullptr, Sync::Yes, Peers::Checked)
+COPY_PLANES(cuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync", (const CUDA_MEMCPY3D_PEER* c, CUstream h), c, h, Sync::No,
+            Peers::Any)
+COPY_PLANES(cuMemcpy3DPeer, "cuMemcpy3DPeer", (const CUDA_MEMCPY3D_PEER* c), c, nullptr, Sync::Yes, Peers::Any)
 
 FILL(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr d, unsigned char v, size_t n, CUstream h), d, v, 1, n, h)
 FILL(cuMemsetD16Async, "cuMemsetD16Async", (CUdeviceptr d, unsigned short v, size_t n, CUstream h), d, v, 2, n, h)

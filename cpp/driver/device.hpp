@@ -113,6 +113,7 @@ struct Range {
     u64 bytes = 0;
     Use use = Use::Read;
     check::Rows rows;
+    u64 anchor = 0;  // 0: exactly these bytes; else the one byte that is touched for certain
 };
 
 // A piece of work as the entry points describe it: the function to run and the bytes that it touches.
@@ -123,8 +124,8 @@ struct Work {
     unsigned range_count = 0;
     bool host_function = false;
 
-    void touches(u64 address, u64 bytes, Use use, check::Rows rows = {}) {
-        if (bytes) ranges[range_count++] = Range{address, bytes, use, rows};
+    void touches(u64 address, u64 bytes, Use use, check::Rows rows = {}, u64 anchor = 0) {
+        if (bytes) ranges[range_count++] = Range{address, bytes, use, rows, anchor};
     }
 };
 

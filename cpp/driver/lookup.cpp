@@ -20,6 +20,8 @@ EXPORT CUresult cuKernelGetLibrary(CUlibrary*, CUkernel);
 EXPORT CUresult cuStreamGetDevice(CUstream, CUdevice*);
 EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
                                           const CUgraphEdgeData**, size_t*);
+EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, CUmemcpyAttributes*, size_t*, size_t,
+                                      CUstream);
 EXPORT CUresult cuGetProcAddress(const char*, void**, int, cuuint64_t);
 
 namespace {
@@ -148,6 +150,7 @@ const Symbol kSymbols[] = {
     STREAM(cuMemAllocFromPoolAsync, 11020, cuMemAllocFromPoolAsync),
     STREAM(cuMemFreeAsync, 11020, cuMemFreeAsync),
     PLAIN(cuMemAlloc, 3020, cuMemAlloc_v2),
+    PLAIN(cuMemAllocPitch, 3020, cuMemAllocPitch_v2),
     PLAIN(cuMemFree, 3020, cuMemFree_v2),
     PLAIN(cuMemAllocManaged, 6000, cuMemAllocManaged),
     PLAIN(cuMemHostAlloc, 2020, cuMemHostAlloc),
@@ -165,6 +168,8 @@ const Symbol kSymbols[] = {
     STREAM(cuMemcpyDtoDAsync, 3020, cuMemcpyDtoDAsync_v2),
     STREAM(cuMemcpyAsync, 4000, cuMemcpyAsync),
     STREAM(cuMemcpyPeerAsync, 4000, cuMemcpyPeerAsync),
+    STREAM(cuMemcpyBatchAsync, 12080, cuMemcpyBatchAsync),
+    STREAM(cuMemcpyBatchAsync, 13000, cuMemcpyBatchAsync_v2),
     STREAM(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2),
     STREAM(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2),
     STREAM(cuMemcpyDtoD, 3020, cuMemcpyDtoD_v2),
@@ -173,6 +178,10 @@ const Symbol kSymbols[] = {
     STREAM(cuMemcpy2DAsync, 3020, cuMemcpy2DAsync_v2),
     STREAM(cuMemcpy2D, 3020, cuMemcpy2D_v2),
     STREAM(cuMemcpy2DUnaligned, 3020, cuMemcpy2DUnaligned_v2),
+    STREAM(cuMemcpy3DAsync, 3020, cuMemcpy3DAsync_v2),
+    STREAM(cuMemcpy3D, 3020, cuMemcpy3D_v2),
+    STREAM(cuMemcpy3DPeerAsync, 4000, cuMemcpy3DPeerAsync),
+    STREAM(cuMemcpy3DPeer, 4000, cuMemcpy3DPeer),
     STREAM(cuMemsetD8Async, 3020, cuMemsetD8Async),
     STREAM(cuMemsetD16Async, 3020, cuMemsetD16Async),
     STREAM(cuMemsetD32Async, 3020, cuMemsetD32Async),

@@ -107,6 +107,7 @@ check::Time watch_work(Stream* stream, const Work& work) {
         ranges[i].end = range.address + range.bytes;
         ranges[i].role = role_of(range.use);
         ranges[i].rows = range.rows;
+        ranges[i].anchor = range.anchor;
     }
     return watched([&] { return engine().work(*stream->order, operation(work.name), ranges, count); });
 }

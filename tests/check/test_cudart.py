@@ -135,16 +135,104 @@ extern "C" long rows(int apart) {
     return failures || __builtin_memcmp(to, "012389ab", 8) ? -1 : cudaMemcpy2D(p, 3, from, 8, 4, 2, 1);
 }
 """
+SOURCE_OF_PLANES = r"""
+#include <cstddef>
+struct Pitched { void* pointer; size_t pitch, width, height; };
+struct Extent { size_t width, height, depth; };
+struct Place { size_t x, y, z; };
+struct Copy { void* array; Place from; Pitched source; void* other; Place to; Pitched target; Extent extent; int way; };
+struct PeerCopy { void* array; Place from; Pitched source; int device; void* other; Place to; Pitched target; int peer;
+                  Extent extent; };
+struct Attributes { int order, places[4]; unsigned flags; };
+extern "C" {
+int cudaStreamCreateWithFlags(void**, unsigned);
+int cudaMallocPitch(void**, size_t*, size_t, size_t);
+int cudaMalloc3D(Pitched*, Extent);
+int cudaMemcpy3D(const Copy*);
+int cudaMemcpy3DAsync(const Copy*, void*);
+int cudaMemcpy3DPeer(const PeerCopy*);
+int cudaMemcpy3DPeerAsync(const PeerCopy*, void*);
+int cudaMemset2D(void*, size_t, int, size_t, size_t);
+int cudaMemset2DAsync(void*, size_t, int, size_t, size_t, void*);
+int cudaMemset3D(Pitched, int, Extent);
+int cudaMemset3DAsync(Pitched, int, Extent, void*);
+int cudaDeviceSynchronize();
+#if MAJOR < 13
+int cudaMemcpyBatchAsync(void**, void**, size_t*, size_t, Attributes*, size_t*, size_t, size_t*, void*);
+#else
+int cudaMemcpyBatchAsync(void**, void**, size_t*, size_t, Attributes*, size_t*, size_t, void*);
+#endif
+}
+static int failures = 0;
+static void ok(int error) { failures += error != 0; }
+
+// A cube goes to the device, to a second one there, and back; two streams write planes of it, apart or not.
+extern "C" long planes(int apart) {
+    void *a, *b, *rows;
+    size_t pitch;
+    static char from[24] = "abcdefghijklmnopqrstuvw", to[24];
+    Pitched p, q;
+    Extent cube{4, 3, 2};
+    ok(cudaStreamCreateWithFlags(&a, 1));
+    ok(cudaStreamCreateWithFlags(&b, 1));
+    ok(cudaMalloc3D(&p, cube));
+    ok(cudaMalloc3D(&q, cube));
+    ok(cudaMallocPitch(&rows, &pitch, 4, 3));
+    ok(cudaMemset3D(p, '-', cube));
+    ok(cudaMemset2D(rows, pitch, '+', 4, 3));
+    Copy up{nullptr, {}, {from, 4, 4, 3}, nullptr, {}, p, {4, 2, 2}, 1};
+    ok(cudaMemcpy3D(&up));
+    PeerCopy over{nullptr, {}, p, 0, nullptr, {}, q, 0, cube};
+    ok(cudaMemcpy3DPeer(&over));
+    Copy line{nullptr, {}, {rows, pitch, 4, 3}, nullptr, {0, 2, 1}, q, {4, 1, 1}, 4};
+    ok(cudaMemcpy3DAsync(&line, nullptr));
+    Copy down{nullptr, {}, q, nullptr, {}, {to, 4, 4, 3}, cube, 2};
+    ok(cudaMemcpy3D(&down));
+    ok(cudaDeviceSynchronize());
+    over.extent = line.extent = {4, 3, 1};
+    line.target = p, line.to = {0, 0, apart ? size_t(1) : 0};
+    over.target = p, over.source = q;
+    ok(cudaMemcpy3DAsync(&line, a));
+    ok(cudaMemcpy3DPeerAsync(&over, b));
+    ok(cudaMemset2DAsync(rows, pitch, '+', 4, 3, a));
+    ok(cudaMemset3DAsync(q, '+', cube, b));
+    ok(cudaDeviceSynchronize());
+    up.array = &p;
+    return failures || __builtin_memcmp(to, "abcdefgh----mnopqrst++++", 24) ? -1 : cudaMemcpy3D(&up);
+}
+
+extern "C" long batch(int order) {
+    void *a, *rows, *targets[2], *sources[2];
+    size_t pitch, sizes[2] = {4, 4}, first = 0, failed = 7;
+    char from[8] = "abc", to[8] = "";
+    Attributes attributes{order, {}, 0};
+    ok(cudaStreamCreateWithFlags(&a, 1));
+    ok(cudaMallocPitch(&rows, &pitch, 4, 2));
+    targets[0] = sources[1] = rows, sources[0] = from, targets[1] = to;
+#if MAJOR < 13
+    int result = cudaMemcpyBatchAsync(targets, sources, sizes, 2, &attributes, &first, 1, &failed, a);
+    failures += result && failed != ~size_t(0);
+#else
+    int result = cudaMemcpyBatchAsync(targets, sources, sizes, 2, &attributes, &first, 1, a);
+#endif
+    ok(cudaDeviceSynchronize());
+    return failures || (!result && to[2] != 'c') ? -1 : result;
+}
+"""
 PROGRAM = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
-library.run.restype = ctypes.c_char_p
 if "rows" in sys.argv:
     print(library.rows("fixed" in sys.argv))
 elif "copy" in sys.argv:
     print(library.copy("fixed" in sys.argv))
+elif "capture" in sys.argv:
+    print(library.capture())
+elif "planes" in sys.argv:
+    print(library.planes("fixed" in sys.argv), library.batch(1), library.batch(9))
 else:
-    print(library.capture() if "capture" in sys.argv else library.run("fixed" in sys.argv))
+    library.run.restype = ctypes.c_char_p
+    print(library.run("fixed" in sys.argv))
 """
 
 
@@ -152,10 +240,14 @@ else:
 def library(request, tmp_path):
     """It has a libcudart of this version among what it needs, with the versions of its symbols."""
     runtime, = Path(xlogmem.check.cudart.__file__).parent.glob(f"_cudart{request.param}*.so")
-    (tmp_path / "library.cpp").write_text(SOURCE)
-    subprocess.run([COMPILER, f"-DMAJOR={request.param}", "-shared", "-fPIC", "-o", tmp_path / "library.so",
-                    tmp_path / "library.cpp", runtime, "-Wl,--unresolved-symbols=ignore-in-shared-libs"], check=True)
-    return str(tmp_path / "library.so")
+    return built(SOURCE, tmp_path, request.param, runtime)
+
+
+def built(source, folder, major, runtime):
+    (folder / "library.cpp").write_text(source)
+    subprocess.run([COMPILER, f"-DMAJOR={major}", "-shared", "-fPIC", "-o", folder / "library.so",
+                    folder / "library.cpp", runtime, "-Wl,--unresolved-symbols=ignore-in-shared-libs"], check=True)
+    return str(folder / "library.so")
 
 
 def test_a_missing_wait_and_its_repair(checked, library):
@@ -185,6 +277,17 @@ def test_copies_of_rows(checked, library):
     assert (run.stdout, run.pairs) == ("1\n", [("write/write", True)]), run.stderr
     run = checked(PROGRAM, library, "rows", "fixed")
     assert (run.stdout, run.pairs) == ("1\n", []), run.stderr
+
+
+@pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)
+def test_copies_of_planes_and_batches(checked, tmp_path, major):
+    """Planes beside each other are right; arrays are not simulated, and an attribute that does not exist is refused."""
+    runtime, = Path(xlogmem.check.cudart.__file__).parent.glob(f"_cudart{major}*.so")
+    made = built(SOURCE_OF_PLANES, tmp_path, major, runtime)
+    run = checked(PROGRAM, made, "planes")
+    assert (run.stdout, run.pairs) == ("801 0 1\n", [("write/write", True)]), run.stderr
+    run = checked(PROGRAM, made, "planes", "fixed")
+    assert (run.stdout, run.pairs) == ("801 0 1\n", []), run.stderr
 
 
 @pytest.mark.parametrize("name", ["libcudart.so", "libcudart.so.12", "libcudart.so.13"])
@@ -218,9 +321,9 @@ def test_a_function_that_is_missing_is_named_at_the_end(checked):
         driver.cuMemsetD8(driver.cuMemAlloc(64)[1], 1, 64)
         """
     text = "{} is not simulated: the program may have ended for that"
-    done = checked(begin + "driver.cuMemcpy3D(driver.CUDA_MEMCPY3D())")
-    assert done.notes["notes"] == {text.format("cuMemcpy3D"): 1}
-    assert text.format("cuMemcpy3D") in done.stderr + done.stdout
+    done = checked(begin + "driver.cuCtxResetPersistingL2Cache()")
+    assert done.notes["notes"] == {text.format("cuCtxResetPersistingL2Cache"): 1}
+    assert text.format("cuCtxResetPersistingL2Cache") in done.stderr + done.stdout
     prefetch = begin + "ctypes.CDLL('libcudart.so').cudaMemPrefetchAsync()"
     done = checked(prefetch + "\n        raise RuntimeError('that is not supported')")
     assert done.notes["notes"] == {text.format("cudaMemPrefetchAsync"): 1}

@@ -30,7 +30,7 @@ ok(runtime.cudaMemcpyAsync(q, p, 4096, runtime.cudaMemcpyKind.cudaMemcpyDeviceTo
 ok(runtime.cudaDeviceSynchronize())
 assert ok(runtime.cudaPointerGetAttributes(p)).type == runtime.cudaMemoryType.cudaMemoryTypeDevice
 assert runtime.cudaGetErrorName(runtime.cudaError_t.cudaErrorInvalidValue)[1] == b"cudaErrorInvalidValue"
-assert int(runtime.cudaMalloc3D(runtime.make_cudaExtent(1, 1, 1))[0]) == 801
+assert int(runtime.cudaMalloc3DArray(runtime.cudaChannelFormatDesc(), runtime.make_cudaExtent(1, 1, 1), 0)[0]) == 801
 """
 CUPY = """
 import sys

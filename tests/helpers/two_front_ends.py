@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from copy_shapes import HOST, rows
+from copy_shapes import HOST, planes, rows, words
 from fabricated import BYTES, Data, Program, fresh, numbers, out, parameters_of, u32, u64
 
 from xlogmem import sim
@@ -35,7 +35,7 @@ WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fil
            "download": 8, "upload": 8, "on_host": 2, "record": 14, "wait": 14, "learn": 5,
            "synchronize_context": 1, "destroy_stream": 2, "destroy_event": 2, "call_host": 1, "begin": 2,
            "end": 3, "launch": 4, "choose_device": 2, "refuse": 6, "run_kernel": 14, "fill_rows": 5, "copy_rows": 6,
-           "fill_on_host": 1, "create_pool": 1, "allocate_from_pool": 3, "update": 2}
+           "fill_on_host": 1, "create_pool": 1, "allocate_from_pool": 3, "update": 2, "copy_planes": 4, "copy_batch": 4}
 # One writes, one copies, one keeps its pointer, of which the check cannot know the use.
 KERNELS = b"""
 .version 7.0
@@ -435,6 +435,45 @@ class World(Program):
             self.do("cuMemcpy2DAsync_v2", device, pCopy=copy, hStream=handle)
         else:
             self.do("cuMemcpy2D_v2", device, pCopy=copy)
+
+    def copy_planes(self, a: int, b: int, c: int) -> None:
+        """Planes with gaps between them, or none."""
+        if not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        target, source = self.place(b), self.place(c)
+        if target == source or self.is_null(handle and c % 3, target, source):
+            return
+        copy = planes(target, source, dstHeight=4, srcHeight=2, WidthInBytes=(16, 64)[b % 2], Height=2, Depth=2,
+                      dstY=2 * (a % 2))
+        call = ("cuMemcpy3D", "cuMemcpy3DPeer")[a % 3 == 0]
+        if a % 5 == 0:
+            copy.dstMemoryType, copy.dstHost = HOST, self.host(c)
+        elif a % 5 == 1:
+            copy.srcMemoryType, copy.srcHost = HOST, self.host(c)
+        suffix = "" if "Peer" in call else "_v2"
+        if c % 3 or self.capture:
+            self.do(f"{call}Async{suffix}", device, pCopy=copy, hStream=handle)
+        else:
+            self.do(f"{call}{suffix}", device, pCopy=copy)
+
+    def copy_batch(self, a: int, b: int, c: int) -> None:
+        """A capture refuses it; it is not for the null stream."""
+        if not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        target, source = self.place(b), self.place(c)
+        if target == source or not handle:
+            return
+        targets = (target + 512, PAGEABLE + 512) if a % 2 else (target + 512, self.pinned + 512)
+        sources = (source, (PAGEABLE, self.pinned, source)[c % 3])
+        attributes = (u32 * 12)(1 + b % 3, 0, 0, 0, 0, 0, 1 + c % 3)
+        lists = {"dsts": words(target, targets[b % 2]), "srcs": words(*sources), "sizes": words(256, 256), "count": 2,
+                 "attrs": attributes, "attrsIdxs": words(0, 1), "numAttrs": 2}
+        if a % 3 == 0:
+            self.do("cuMemcpyBatchAsync_v2", device, **lists, hStream=handle)
+        else:
+            self.do("cuMemcpyBatchAsync", device, **lists, failIdx=out(0), hStream=handle)
 
     def fill_on_host(self, a: int, b: int, c: int) -> None:
         """Page-locked memory: the form without a stream waits."""

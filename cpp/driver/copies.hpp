@@ -1,0 +1,35 @@
+// Copies between any two places: the bytes of both sides, and the work that copies them. api_transfer.cpp says for what
+// the host waits.
+#pragma once
+
+#include "memory.hpp"
+
+namespace sim {
+
+enum class Sync { No, Yes };
+enum class Peers { Checked, Any };  // cuMemcpyPeer finds a way between any two devices
+
+// One side of a copy: rows of `width` bytes that begin `pitch` bytes apart, in planes that begin `plane` bytes apart.
+struct Side {
+    u64 begin;
+    bool on_device;  // by the call
+    size_t width, height = 1, pitch = 0, depth = 1, plane = 0;
+
+    u64 bytes() const { return (depth - 1) * plane + (height - 1) * pitch + width; }
+    bool has_gaps() const { return bytes() != width * height * depth; }
+    // Planes with gaps between them are an extent of which the first byte alone is known to be touched.
+    bool has_planes() const { return has_gaps() && depth > 1 && plane != height * pitch; }
+    check::Rows rows() const { return has_gaps() && !has_planes() ? check::Rows{pitch, width} : check::Rows{}; }
+    u8* row(u8* first, size_t of_plane, size_t index) const { return first + of_plane * plane + index * pitch; }
+    void touched_by(Work& work, Use use) const { work.touches(begin, bytes(), use, rows(), has_planes() ? begin : 0); }
+};
+
+// Refused where one side does not exist, or the context cannot reach it.
+CUresult check_copy(const Context* context, const Side& to, const Side& from, Peers peers);
+
+enum class Source { InOrder, Now };  // when it is read: when the operation runs, or in this call
+Work work_of_copy(const Side& to, const Side& from, Source source);
+
+CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, Sync sync, Peers peers = Peers::Checked);
+
+}  // namespace sim
