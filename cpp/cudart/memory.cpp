@@ -19,6 +19,40 @@ RUNTIME Error cudaFreeAsync(CUdeviceptr address, CUstream stream) { DRIVER(cuMem
 RUNTIME Error cudaMallocManaged(CUdeviceptr* address, size_t bytes, unsigned flags) {
     DRIVER(cuMemAllocManaged(address, bytes, flags));
 }
+#if CUDART_VERSION < 13000
+RUNTIME Error cudaMemPrefetchAsync(CUdeviceptr address, size_t bytes, int device, CUstream stream) {
+    DRIVER(cuMemPrefetchAsync(address, bytes, device, stream));
+}
+RUNTIME Error cudaMemPrefetchAsync_v2(CUdeviceptr address, size_t bytes, CUmemLocation place, unsigned flags,
+                                      CUstream stream) {
+    DRIVER(cuMemPrefetchAsync_v2(address, bytes, place, flags, stream));
+}
+RUNTIME Error cudaMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, int device) {
+    DRIVER(cuMemAdvise(address, bytes, advice, device));
+}
+RUNTIME Error cudaMemAdvise_v2(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation place) {
+    DRIVER(cuMemAdvise_v2(address, bytes, advice, place));
+}
+#else
+RUNTIME Error cudaMemPrefetchAsync(CUdeviceptr address, size_t bytes, CUmemLocation place, unsigned flags,
+                                   CUstream stream) {
+    DRIVER(cuMemPrefetchAsync_v2(address, bytes, place, flags, stream));
+}
+RUNTIME Error cudaMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation place) {
+    DRIVER(cuMemAdvise_v2(address, bytes, advice, place));
+}
+#endif
+RUNTIME Error cudaMemRangeGetAttribute(void* data, size_t size, CUmem_range_attribute attribute, CUdeviceptr address,
+                                       size_t bytes) {
+    DRIVER(cuMemRangeGetAttribute(data, size, attribute, address, bytes));
+}
+RUNTIME Error cudaMemRangeGetAttributes(void** data, size_t* sizes, CUmem_range_attribute* attributes, size_t count,
+                                        CUdeviceptr address, size_t bytes) {
+    DRIVER(cuMemRangeGetAttributes(data, sizes, attributes, count, address, bytes));
+}
+RUNTIME Error cudaStreamAttachMemAsync(CUstream stream, CUdeviceptr address, size_t bytes, unsigned flags) {
+    DRIVER(cuStreamAttachMemAsync(stream, address, bytes, flags));
+}
 RUNTIME Error cudaMallocHost(void** address, size_t bytes) { DRIVER(cuMemHostAlloc(address, bytes, 0)); }
 RUNTIME Error cudaHostAlloc(void** address, size_t bytes, unsigned flags) {
     DRIVER(cuMemHostAlloc(address, bytes, flags));

@@ -84,6 +84,11 @@ void call_host(const Call& call, CUstream stream) {
     if (!on->capture) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
 }
 
+// Work of its stream that touches no byte, and is ordered as any other.
+void touch_nothing(const Call& call, CUstream stream) {
+    if (Stream* on = call.stream(stream)) call.front.engine().work(*on, call.what);
+}
+
 void wait_for(const Call& call, CUevent event) {
     if (is_alive(call, event)) call.wait_for(call.front.engine().recorded(handle(event)));
 }
@@ -138,6 +143,9 @@ void add_streams(Calls& calls) {
     BEFORE_BOTH(cuStreamWriteValue64_v2, _ptsz) { write_value(call, p.addr, 8, p.stream); });
     BEFORE_BOTH(cuLaunchHostFunc, _ptsz) { call_host(call, p.hStream); });
     BEFORE_BOTH(cuStreamAddCallback, _ptsz) { call_host(call, p.hStream); });
+    AFTER_BOTH(cuMemPrefetchAsync, _ptsz) { touch_nothing(call, p.hStream); });
+    AFTER_BOTH(cuMemPrefetchAsync_v2, _ptsz) { touch_nothing(call, p.hStream); });
+    AFTER_BOTH(cuStreamAttachMemAsync, _ptsz) { touch_nothing(call, p.hStream); });
     calls.before<newer::cuLaunchHostFunc_params>(
         {"cuLaunchHostFunc", newer::kLaunchHostFunc, newer::kLaunchHostFuncPtsz},
         [](const Call& call, const newer::cuLaunchHostFunc_params& p) { call_host(call, p.hStream); });

@@ -37,7 +37,7 @@ CUresult allocate_host(void** address, size_t bytes, bool managed) {
     } else if (posix_memalign(address, 4096, bytes)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    memory().pinned[reinterpret_cast<u64>(*address)] = {bytes, managed, false};
+    memory().pinned[reinterpret_cast<u64>(*address)] = {bytes, managed, false, memory().next_buffer_id++};
     if (managed)
         watch_alloc(nullptr, reinterpret_cast<u64>(*address), bytes);
     else

@@ -66,6 +66,7 @@ struct DeviceMemory {
 struct HostRange {
     u64 bytes;
     bool managed, registered;
+    u64 number = 0;  // of managed memory: later memory may have the same address
 };
 
 struct Memory {

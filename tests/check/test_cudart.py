@@ -324,10 +324,10 @@ def test_a_function_that_is_missing_is_named_at_the_end(checked):
     done = checked(begin + "driver.cuCtxResetPersistingL2Cache()")
     assert done.notes["notes"] == {text.format("cuCtxResetPersistingL2Cache"): 1}
     assert text.format("cuCtxResetPersistingL2Cache") in done.stderr + done.stdout
-    prefetch = begin + "ctypes.CDLL('libcudart.so').cudaMemPrefetchAsync()"
-    done = checked(prefetch + "\n        raise RuntimeError('that is not supported')")
-    assert done.notes["notes"] == {text.format("cudaMemPrefetchAsync"): 1}
-    for right in (begin, prefetch):
+    array = begin + "ctypes.CDLL('libcudart.so').cudaMallocArray()"
+    done = checked(array + "\n        raise RuntimeError('that is not supported')")
+    assert done.notes["notes"] == {text.format("cudaMallocArray"): 1}
+    for right in (begin, array):
         assert checked(right).notes["notes"] == {}
     assert checked(begin + "raise RuntimeError('cuMemAlloc: not found')").notes["notes"] == {}
 
@@ -337,6 +337,6 @@ def test_a_function_that_cupy_misses_is_named(checked):
     """CuPy's runtime says of what it did not find that it found no symbol, and not of which."""
     done = checked("""
         import cupy
-        cupy.cuda.runtime.memPrefetchAsync(cupy.zeros(8).data.ptr, 64, 0, 0)
+        cupy.cuda.runtime.deviceSetLimit(0, 1024)
         """)
-    assert "cudaMemPrefetchAsync is not simulated: the program may have ended for that" in done.notes["notes"]
+    assert "cudaDeviceSetLimit is not simulated: the program may have ended for that" in done.notes["notes"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 import pytest
 from checked_programs import DRIVER
 
+import xlogmem.check.cudart
+
 pytestmark = pytest.mark.simulator
 
 START = DRIVER + """
@@ -42,6 +44,25 @@ ok(cuda.cuMemsetD8Async(q if "target" in sys.argv else p, 1, 256, b))
 ok(cuda.cuMemsetD8Async(int(q) + 256, 1, 64, b))                # beside the cube
 ok(cuda.cuCtxSynchronize())
 """
+MANAGED = START + """
+m = ok(cuda.cuMemAllocManaged(4096, 1))
+ok(cuda.cuMemsetD8Async(m, 1, 4096, a))
+order()
+runtime = ctypes.CDLL("libcudart.so." + sys.argv[1])
+place = (0,) if sys.argv[1] == "12" else (ctypes.c_uint64(1), 0)        # a device, or a location's type and number
+given, value = (ctypes.c_uint64(int(m)), ctypes.c_size_t(4096)), ctypes.c_int(7)
+assert runtime.cudaMemAdvise(*given, 3, place[0]) == 0
+assert runtime.cudaMemPrefetchAsync(*given, *place, ctypes.c_void_p(int(b))) == 0
+assert runtime.cudaStreamAttachMemAsync(ctypes.c_void_p(int(b)), *given, 1) == 0
+for attribute in (2, 4):
+    assert runtime.cudaMemRangeGetAttribute(ctypes.byref(value), ctypes.c_size_t(4), attribute, *given) == 0
+    assert value.value == 0
+assert runtime.cudaMemRangeGetAttributes((ctypes.c_void_p * 1)(ctypes.addressof(value)), (ctypes.c_size_t * 1)(4),
+                                         (ctypes.c_int * 1)(1), ctypes.c_size_t(1), *given) == 0
+if "reads" in sys.argv:
+    ok(cuda.cuMemcpyDtoDAsync(p, m, 4096, b))
+ok(cuda.cuCtxSynchronize())
+"""
 RACES = {"source": [("read/write", True)], "target": [("write/write", True)]}
 
 
@@ -58,3 +79,12 @@ def test_copies_of_planes(checked, which):
     run = checked(PLANES, which)
     assert run.pairs == RACES[which], run.stderr
     assert checked(PLANES, which, "fixed").pairs == []
+
+
+@pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)
+def test_a_prefetch_is_no_access(checked, major):
+    """What the stream does to the memory afterwards is one."""
+    run = checked(MANAGED, str(major))
+    assert (run.pairs, run.returncode) == ([], 0), run.stderr
+    assert checked(MANAGED, str(major), "reads").pairs == [("write/read", True)]
+    assert checked(MANAGED, str(major), "reads", "fixed").pairs == []

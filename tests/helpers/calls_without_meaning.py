@@ -28,7 +28,7 @@ WITHOUT_MEANING = {
         r"cuMulticast\w+", r"cuLogicalEndpoint\w+", r"cuSemaphore(Create|Destroy|Export)",
         r"cuMultiKernelCooperativeDomain(Create|Destroy)"),
     "they order nothing and touch no byte": (
-        r"cuMemPrefetch(Batch)?Async", r"cuStreamAttachMemAsync", r"cuGraphUpload", r"cuImportExternalSemaphore",
+        r"cuMemPrefetchBatchAsync", r"cuGraphUpload", r"cuImportExternalSemaphore",
         r"cuDestroyExternalSemaphore", r"cuSignalExternalSemaphoresAsync", r"cuGraphConditionalHandleCreate"),
     "what a graph does is learnt from its capture; these add no work, or are of nodes that are counted already": (
         r"cuGraph(Create|AddEmptyNode|AddHostNode|AddDependencies|RemoveDependencies|NodeFindInClone)",

@@ -23,6 +23,7 @@ u64, u32 = ctypes.c_uint64, ctypes.c_uint32
 SCALARS = {"int": ctypes.c_int, "CUdevice": ctypes.c_int, "unsigned int": u32, "unsigned char": ctypes.c_uint8,
            "unsigned short": ctypes.c_uint16,
            "unsigned long long": u64, "size_t": u64, "float": ctypes.c_float, "cuuint32_t": u32, "cuuint64_t": u64,
+           "CUmemLocation": ctypes.c_int * 2,               # a type and a number
            "CUipcEventHandle": ctypes.c_byte * 64, "CUipcMemHandle": ctypes.c_byte * 64}
 HANDLES = {"CUdeviceptr", "CUstream", "CUevent", "CUcontext", "CUfunction", "CUkernel", "CUmodule", "CUlibrary",
            "CUgraph", "CUgraphExec", "CUgraphNode", "CUarray", "CUmemoryPool", "CUmemGenericAllocationHandle",

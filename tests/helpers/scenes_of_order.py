@@ -426,3 +426,24 @@ for entry, size in {"cuStreamWriteValue32": 4, "cuStreamWriteValue32_v2": 4, "cu
             p.call("cuMemsetD8Async", dstDevice=X + size - (not repaired), N=1, hStream=B)
 
         scene("certain write/write", name=f"{entry}{suffix} writes {size} bytes")(write_value)
+
+
+for entry, fields in {"cuMemPrefetchAsync": {"devPtr": X, "count": 64}, "cuStreamAttachMemAsync": {"dptr": X},
+                      "cuMemPrefetchAsync_v2": {"devPtr": X, "count": 64}}.items():
+    def touch_nothing(p: Program, repaired: bool, entry: str = entry, fields: dict[str, int] = fields) -> None:
+        """Between two blocking streams the default stream orders; a call that is refused orders nothing."""
+        p.create(0xA000, 0)
+        p.create(0xB000, 0)
+        p.fill(X, 0xA000)
+        p.call(entry, 0 if repaired else 1, hStream=LEGACY, **fields)
+        p.fill(X, 0xB000)
+
+    scene("certain write/write", name=f"{entry} is work of the default stream")(touch_nothing)
+
+    def touch_no_byte(p: Program, repaired: bool, entry: str = entry, fields: dict[str, int] = fields) -> None:
+        p.fill(X, A)
+        p.call(entry, hStream=B, **fields)
+        if not repaired:
+            p.read(X, B)
+
+    scene("certain write/read", name=f"{entry} touches no byte")(touch_no_byte)

@@ -35,7 +35,8 @@ WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fil
            "download": 8, "upload": 8, "on_host": 2, "record": 14, "wait": 14, "learn": 5,
            "synchronize_context": 1, "destroy_stream": 2, "destroy_event": 2, "call_host": 1, "begin": 2,
            "end": 3, "launch": 4, "choose_device": 2, "refuse": 6, "run_kernel": 14, "fill_rows": 5, "copy_rows": 6,
-           "fill_on_host": 1, "create_pool": 1, "allocate_from_pool": 3, "update": 2, "copy_planes": 4, "copy_batch": 4}
+           "fill_on_host": 1, "create_pool": 1, "allocate_from_pool": 3, "update": 2, "copy_planes": 4, "copy_batch": 4,
+           "prefetch": 3}
 # One writes, one copies, one keeps its pointer, of which the check cannot know the use.
 KERNELS = b"""
 .version 7.0
@@ -118,6 +119,7 @@ class World(Program):
         self.graphs: list[tuple[int, int, int]] = []        # executable, device, graph
         self.pools: list[tuple[int, int]] = []
         self.of_pools: set[int] = set()                     # memory of these
+        self.managed: set[int] = set()
         self.capture: tuple[int, int, int] | None = None
         self.members: set[int] = set()                      # streams that take part in the capture
         self.captures = 0
@@ -229,6 +231,8 @@ class World(Program):
         if made:
             self.blocks.append((made, device, ordered))
             self.of_pools.discard(made)
+            if not ordered and managed:
+                self.managed.add(made)
 
     def free(self, a: int, b: int, c: int) -> None:
         if self.capture or not self.blocks:
@@ -474,6 +478,18 @@ class World(Program):
             self.do("cuMemcpyBatchAsync_v2", device, **lists, hStream=handle)
         else:
             self.do("cuMemcpyBatchAsync", device, **lists, failIdx=out(0), hStream=handle)
+
+    def prefetch(self, a: int, b: int, c: int) -> None:
+        """The driver refuses memory that is not managed."""
+        if self.capture or not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        managed = [block[0] for block in self.blocks if block[0] in self.managed] or [self.place(b)]
+        at = managed[b % len(managed)]
+        if c % 2:
+            self.do("cuMemPrefetchAsync", device, devPtr=at, count=BYTES, dstDevice=device, hStream=handle)
+        else:
+            self.do("cuStreamAttachMemAsync", device, hStream=handle, dptr=at, length=0, flags=1)
 
     def fill_on_host(self, a: int, b: int, c: int) -> None:
         """Page-locked memory: the form without a stream waits."""

@@ -114,7 +114,8 @@ def test_which_planes_meet(simulator):
     free(q, a)
 
 
-@pytest.mark.parametrize(("width", "height", "element", "pitch"), [(1, 1, 4, 512), (512, 3, 8, 512), (513, 3, 16, 1024)])
+@pytest.mark.parametrize(("width", "height", "element", "pitch"), [
+    (1, 1, 4, 512), (512, 3, 8, 512), (513, 3, 16, 1024)])
 def test_memory_with_a_pitch(simulator, width, height, element, pitch):
     p, made = ok(driver.cuMemAllocPitch(width, height, element))
     assert made == pitch
