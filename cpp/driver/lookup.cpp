@@ -138,6 +138,7 @@ const Symbol kSymbols[] = {
     STREAM(cuLaunchHostFunc, 13020, cuLaunchHostFunc_v2),
     STREAM(cuStreamAddCallback, 5000, cuStreamAddCallback),
     STREAM(cuStreamWriteValue32, 8000, cuStreamWriteValue32_v2),
+    STREAM(cuStreamWriteValue64, 8000, cuStreamWriteValue64_v2),
     PLAIN(cuEventCreate, 2000, cuEventCreate),
     PLAIN(cuEventDestroy, 4000, cuEventDestroy_v2),
     STREAM(cuEventRecord, 2000, cuEventRecord),

@@ -36,7 +36,7 @@ WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fil
            "synchronize_context": 1, "destroy_stream": 2, "destroy_event": 2, "call_host": 1, "begin": 2,
            "end": 3, "launch": 4, "choose_device": 2, "refuse": 6, "run_kernel": 14, "fill_rows": 5, "copy_rows": 6,
            "fill_on_host": 1, "create_pool": 1, "allocate_from_pool": 3, "update": 2, "copy_planes": 4, "copy_batch": 4,
-           "prefetch": 3}
+           "prefetch": 3, "write_value": 2}
 # One writes, one copies, one keeps its pointer, of which the check cannot know the use.
 KERNELS = b"""
 .version 7.0
@@ -478,6 +478,13 @@ class World(Program):
             self.do("cuMemcpyBatchAsync_v2", device, **lists, hStream=handle)
         else:
             self.do("cuMemcpyBatchAsync", device, **lists, failIdx=out(0), hStream=handle)
+
+    def write_value(self, a: int, b: int, c: int) -> None:
+        if not self.blocks:
+            return
+        handle, device, _ = self.stream(a)
+        entry = ("cuStreamWriteValue32_v2", "cuStreamWriteValue64_v2")[c % 2]
+        self.do(entry, device, stream=handle, addr=self.place(b), value=c)
 
     def prefetch(self, a: int, b: int, c: int) -> None:
         """The driver refuses memory that is not managed."""

@@ -158,7 +158,7 @@ def test_which_attachments(calls, m):
 @pytest.mark.parametrize("call", [lambda calls, m, a: calls.prefetch(m, MANY, 0, a),
                                   lambda calls, m, a: calls.attach(a, m, 0, GLOBAL)], ids=["prefetch", "attach"])
 def test_a_stream_operation_that_touches_no_byte(simulator, calls, m, call):
-    """It accesses nothing. In the default stream it is ordered with the blocking streams as any other.  A capture ends."""
+    """It accesses nothing. The default stream orders it with the blocking streams as any other. A capture ends."""
     a, b, p = stream(0), stream(0), stream()
     fill(m, 1, a, MANY)
     assert call(calls, m, p) == 0
