@@ -105,7 +105,7 @@ void Call::copy(const Copy& copy) const {
     if (!on || !copy.target.bytes) return;
     Range touched[2];
     std::size_t count = 0;
-    if (!front.was_managed(copy.source.begin)) touched[count++] = range(copy.source, Role::Read);
+    if (!front.was_managed(copy.source.begin) && !copy.has_read) touched[count++] = range(copy.source, Role::Read);
     if (!front.was_managed(copy.target.begin)) touched[count++] = range(copy.target, Role::Write);
     std::vector<Stream*> beside = legacy_streams_beside(*this, *on, copy);
     if (!beside.empty()) thread.changes.ordered.push_back({on, front.engine().queued(*on)});
@@ -169,20 +169,29 @@ void copy_3d(const Call& call, const Parameters& c, CUstream stream, Form form) 
 
 using Attributes = CUmemcpyAttributes;
 
+// True if the source of the copy with this index has been read when the call returns. Each attribute has the index of the
+// first copy that it is for.
+template <class Parameters>
+bool is_read_in_call(const Parameters& p, std::size_t index) {
+    auto* attributes = static_cast<const Attributes*>(p.attrs);
+    if (!attributes || !p.numAttrs) return false;
+    std::size_t one = 0;
+    while (p.attrsIdxs && one + 1 < p.numAttrs && p.attrsIdxs[one + 1] <= index) one++;
+    return attributes[one].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+}
+
 // `p` has a list of copies, and of their attributes.
 template <class Parameters>
 void copy_batch(const Call& call, const Parameters& p) {
-    auto* attributes = static_cast<const Attributes*>(p.attrs);
-    bool in_call = std::any_of(attributes, attributes + (attributes ? p.numAttrs : 0), [](const Attributes& one) {
-        return one.srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
-    });
+    bool in_call = false;
+    for (std::size_t i = 0; i < p.count; i++) in_call |= is_read_in_call(p, i);
     bool waits = std::any_of(p.srcs, p.srcs + p.count, [&](CUdeviceptr source) {
         return !call.front.is_on_device(source) && (in_call || call.front.is_pageable(source));
     });
     Stream* on = waits ? call.stream(p.hStream) : nullptr;
     if (on && !on->capture) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
     for (std::size_t i = 0; i < p.count; i++)
-        copy_bytes(call, p.dsts[i], p.srcs[i], p.sizes[i], p.hStream, Form::Attributes);
+        call.copy({{p.dsts[i], p.sizes[i]}, {p.srcs[i], p.sizes[i]}, p.hStream, Form::Attributes, is_read_in_call(p, i)});
 }
 
 void add_async_copies(Calls& calls) {

@@ -139,6 +139,7 @@ struct Copy {
     Extent target, source;
     CUstream stream = nullptr;
     Form form = Form::Async;
+    bool has_read = false;  // the source, when the call returns
 };
 
 struct Call;

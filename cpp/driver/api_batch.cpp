@@ -2,8 +2,8 @@
 //
 // The host learns nothing from the call. When a source is read, its attribute says:
 //   STREAM           in the order of the stream, pageable memory too: the program has to keep it until then.
-//   DURING_API_CALL  on the host, before the call returns, whatever the stream has yet to do. Other memory is read in
-//                    the order of the stream.
+//   DURING_API_CALL  before the call returns, whatever the stream has yet to do: nothing that is queued later is beside
+//                    that. Memory that is not the host's is read here when the operation runs.
 //   ANY              at any time. Here in the order of the stream, so after the call.
 // On an H100 a call that reads pageable memory, or page-locked memory during the call, waits for work that was queued
 // before it; so the host may have learned of that work.
@@ -34,7 +34,10 @@ struct Batch {
     }
     // A source on the host of which the check knows nothing.
     bool is_on_host(size_t i) const { return !memory().in_arena(sources[i]) && !is_managed(sources[i]); }
-    bool is_read_now(size_t i) const { return is_on_host(i) && order(i) == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL; }
+    Source reading(size_t i) const {
+        if (order(i) != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) return Source::InOrder;
+        return is_on_host(i) ? Source::Now : Source::AsNow;
+    }
 };
 
 bool is_valid(const CUmemcpyAttributes& one) {
@@ -81,8 +84,7 @@ CUresult copy_batch(Lock& lock, const Batch& batch, size_t* failed, CUstream han
     note_perhaps_waited(batch, stream);
     std::vector<Work> all;  // read now, before a full queue makes the call wait
     for (size_t i = 0; i < batch.count; i++) {
-        Source source = batch.is_read_now(i) ? Source::Now : Source::InOrder;
-        if (batch.sizes[i]) all.push_back(work_of_copy(batch.target(i), batch.source(i), source));
+        if (batch.sizes[i]) all.push_back(work_of_copy(batch.target(i), batch.source(i), batch.reading(i)));
     }
     for (Work& work : all) REFUSE_IF(submit(lock, stream, std::move(work)));
     return CUDA_SUCCESS;

@@ -72,9 +72,9 @@ Work work_of_copy(const Side& to, const Side& from, Source source) {
             for (size_t i = 0; i < to.height; i++)
                 memmove(to.row(written, plane, i), from.row(read, plane, i), to.width);
     };
-    if (source == Source::InOrder) {
+    if (source != Source::Now) {
         work.run = [move, from] { move(memory().view(from.begin)); };
-        from.touched_by(work, Use::Read);
+        if (source == Source::InOrder) from.touched_by(work, Use::Read);
     } else {
         const u8* start = reinterpret_cast<const u8*>(from.begin);
         auto staged = std::make_shared<std::vector<u8>>(start, start + from.bytes());

@@ -27,7 +27,9 @@ struct Side {
 // Refused where one side does not exist, or the context cannot reach it.
 CUresult check_copy(const Context* context, const Side& to, const Side& from, Peers peers);
 
-enum class Source { InOrder, Now };  // when it is read: when the operation runs, or in this call
+// When it is read: when the operation runs, or in this call. Of memory that the host cannot read in its place the rules
+// of that call count, and the operation reads it.
+enum class Source { InOrder, Now, AsNow };
 Work work_of_copy(const Side& to, const Side& from, Source source);
 
 CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, Sync sync, Peers peers = Peers::Checked);

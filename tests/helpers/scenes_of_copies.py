@@ -202,6 +202,23 @@ for entry in ("cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", "cuMemcpyWithAttrib
               name=f"{entry} from {where} memory may be waited for")(the_host_may_wait)
 
 
+for entry in ("cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", "cuMemcpyWithAttributesAsync"):
+    def the_source_is_read_in_the_call(p: Program, repaired: bool, entry: str = entry) -> None:
+        order = DURING_THE_CALL if repaired else IN_STREAM_ORDER
+        p.call(entry, **with_attributes(entry, PINNED, X, order), hStream=A)
+        p.fill(X, B)
+
+    scene("certain read/write", name=f"{entry} reads the source in the call")(the_source_is_read_in_the_call)
+
+
+@scene("certain read/write")
+def each_copy_of_a_batch_has_its_attribute(p: Program, repaired: bool) -> None:
+    attributes = ((u32 * 6) * 2)((u32 * 6)(IN_STREAM_ORDER), (u32 * 6)(DURING_THE_CALL))
+    p.call("cuMemcpyBatchAsync", dsts=words(PINNED, PINNED + 64, PINNED + 128), srcs=words(Y, Y + 64, X),
+           sizes=words(64, 64, 64), count=3, attrs=attributes, numAttrs=2, attrsIdxs=words(0, 2), hStream=A)
+    p.fill(X if repaired else Y, B)
+
+
 @scene("certain write/read")
 def a_copy_that_failed_was_not_waited_for(p: Program, repaired: bool) -> None:
     p.fill(X, A)
