@@ -185,6 +185,14 @@ def plain_runtime(major: int) -> Extension:
                                       needed(f"libcudart.so.{major}")])
 
 
+def simulated_library(name: str, soname: str, folder: str, version: int, driver: str) -> Extension:
+    """A library of NVIDIA's on top of the simulated driver, which it finds as the driver that is loaded."""
+    return library(f"xlogmem.check.cudart.{name}{version}", f"cpp/{folder}", [INCLUDE],
+                   [f"-Wl,-soname,{soname}.so.{version}", f"-Wl,--version-script=cpp/{folder}/exports{version}.map",
+                    "-Wl,--no-as-needed", driver], (f"-DCUBLAS_MAJOR={version}", "-fcx-limited-range"), "-O3",
+                   engine=False)
+
+
 # Because of its soname an unmodified cuda-bindings uses the simulated driver as the driver.  The engine of the check
 # judges what is done with it.
 simulator = library("xlogmem.sim._simcuda", "cpp/driver", [INCLUDE],
@@ -195,5 +203,10 @@ modules = [module(str(path.relative_to(root).with_suffix("")).replace("/", "."),
            for path in sorted(root.glob("xlogmem/**/*.pyx")) if path.parent.name != "rmm"]
 driver = needed("libcuda.so.1")
 setup(ext_modules=[*modules, *rmm_binding(), simulator, simulated_runtime(12, driver),
-                   simulated_runtime(13, driver), plain_runtime(12), plain_runtime(13), *check_on_gpus()],
+                   simulated_runtime(13, driver), plain_runtime(12), plain_runtime(13),
+                   simulated_library("_curand", "libcurand", "curand", 10, driver),
+                   simulated_library("_thrust", "libxlogmem_thrust", "thrust", 1, driver),
+                   *(simulated_library(*name, major, driver) for major in (12, 13) for name in (
+                       ("_cublas", "libcublas", "cublas"), ("_cublasLt", "libcublasLt", "cublaslt"))),
+                   *check_on_gpus()],
       cmdclass={"build_ext": BuildWithEngine})

@@ -21,7 +21,8 @@ PACKAGED = re.compile(rf"{BUILD}|(benchmarks/)?pyproject\.toml|MANIFEST\.in|\.ci
 CONDA = re.compile(rf"conda/|dependencies\.yaml|{BUILD}|(benchmarks/)?pyproject\.toml|\.ci/conda")
 SEARCH = re.compile(rf"benchmarks/src/xlogmem_selftest/|tests/helpers/planted\.py|{BUILD}")
 TABLE = "tests/defects.toml"
-TESTS_OF_CPP = {"driver": "sim", "cudart": "sim", "engine": "check", "kernels": "check", "cupti": "check"}
+TESTS_OF_CPP = {"driver": "sim", "cudart": "sim", "curand": "check", "cublas": "check",
+                "cublaslt": "check", "thrust": "check", "engine": "check", "kernels": "check", "cupti": "check"}
 
 
 def git(*arguments: str) -> str:

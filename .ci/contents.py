@@ -34,10 +34,14 @@ LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libgcc_
 # cuda-bindings, not the linker, finds the driver; the symbols of each RMM release are in its own namespace.
 # The simulated ones: whichever has these names is in the process already when they are loaded.
 SONAMES = {"_simcuda": "libcuda.so.1", "_cudart12": "libcudart.so.12", "_cudart13": "libcudart.so.13",
-           "_plain12": "libcudart.so", "_plain13": "libcudart.so"}
+           "_plain12": "libcudart.so", "_plain13": "libcudart.so", "_curand10": "libcurand.so.10",
+           "_thrust1": "libxlogmem_thrust.so.1",
+           **{f"_{name}{major}": f"lib{name}.so.{major}" for name in ("cublas", "cublasLt") for major in (12, 13)}}
 THE_SIMULATED = {"_cudart12": {"libcuda.so.1"}, "_cudart13": {"libcuda.so.1"}, "_plain12": {"libcudart.so.12"},
-                 "_plain13": {"libcudart.so.13"}}
-FROM_THOSE = {"_cudart12": r"cu[A-Z]", "_cudart13": r"cu[A-Z]", "_cupy_table": r"cuda[A-Z]"}
+                 "_plain13": {"libcudart.so.13"},
+                 **{name: {"libcuda.so.1"} for name in SONAMES if name.startswith(("_curand", "_cublas", "_thrust"))}}
+FROM_THOSE = {**{name: r"cu[A-Z]" for name, needed in THE_SIMULATED.items() if "libcuda.so.1" in needed},
+              "_cupy_table": r"cuda[A-Z]"}
 FOREIGN = r"^(cu[A-Z]|cuda[A-Z]|nv)|3rmm|\d+rapids_logger"
 
 
@@ -66,8 +70,7 @@ class Distribution:
 
 
 XLOGMEM = Distribution("xlogmem", "", frozenset(f"xlogmem/{name}" for name in (
-    "sim/_simcuda", "check/_cupti", "check/cudart/_cudart12", "check/cudart/_cudart13", "check/cudart/_plain12",
-    "check/cudart/_plain13")), command=True)
+    "sim/_simcuda", "check/_cupti", *(f"check/cudart/{one}" for one in SONAMES if one != "_simcuda"))), command=True)
 BENCH = Distribution("xlogmem-bench", "benchmarks/src/")
 
 

@@ -11,6 +11,8 @@
 #endif
 #include <cuda.h>
 
+#include "random.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -67,16 +69,5 @@ void uuid_of(int number, unsigned char (&bytes)[16]);
 
 // A line on stderr. Never silent about what the simulator cannot do.
 void log_line(const char* format, ...) __attribute__((format(printf, 1, 2)));
-
-// SplitMix64: small, seedable, the same on every machine.
-struct Random {
-    u64 state = 0;
-    u64 next() {
-        u64 z = (state += 0x9E3779B97F4A7C15ull);
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-        return z ^ (z >> 31);
-    }
-};
 
 }  // namespace sim

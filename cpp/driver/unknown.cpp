@@ -59,13 +59,6 @@ void declare(Prepared& prepared, const check::Parameter& parameter, char role) {
     }
 }
 
-void report_unknown(const Function& function) {
-    auto& known = unknown_kernels().no_layout;
-    if (std::find(known.begin(), known.end(), function.name) != known.end()) return;
-    known.emplace_back(function.name);
-    log_line("kernel %s: parameters unknown, so what it does to memory is not checked", function.name);
-}
-
 void run(const Prepared& prepared) {
     Launch launch{
         prepared.name,         prepared.shape,       u32(prepared.parameters.size()), prepared.parameters.data(),
@@ -78,6 +71,13 @@ void run(const Prepared& prepared) {
 UnknownKernels& unknown_kernels() {
     static auto& all = *new UnknownKernels;
     return all;
+}
+
+void report_unknown(const char* kind, const char* name, const char* reason) {
+    auto& known = unknown_kernels().no_layout;
+    if (std::find(known.begin(), known.end(), name) != known.end()) return;
+    known.emplace_back(name);
+    log_line("%s %s: %s, so what it does to memory is not checked", kind, name, reason);
 }
 
 void declare_kernel(const char* pattern, const char* roles, RunLaunch run) {
@@ -107,7 +107,7 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
         if (!check::read_arguments(prepared->parameters, pointers, extra, prepared->space))
             return CUDA_ERROR_INVALID_VALUE;
     } else {
-        report_unknown(function);
+        report_unknown("kernel", function.name, "parameters unknown");
     }
     Work work;
     work.name = function.shown;

@@ -44,5 +44,7 @@ struct UnknownKernels {
     std::vector<std::string> no_layout;  // kernels of which it is not known what they do
 };
 UnknownKernels& unknown_kernels();
+// Logs each name once.
+void report_unknown(const char* kind, const char* name, const char* reason);
 
 }  // namespace sim

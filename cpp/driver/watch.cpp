@@ -98,18 +98,32 @@ void note_stream(const Stream* stream, bool legacy) {
     stream_notes().add(stream->id, {kind, this_thread().site});
 }
 
+namespace {
+
+check::Range seen_by_engine(const Range& range) {
+    check::Range seen;
+    seen.begin = range.address;
+    seen.end = range.address + range.bytes;
+    seen.role = role_of(range.use);
+    seen.rows = range.rows;
+    seen.anchor = range.anchor;
+    return seen;
+}
+
+}  // namespace
+
 check::Time watch_work(Stream* stream, const Work& work) {
     check::Range ranges[std::tuple_size<decltype(work.ranges)>::value];
     unsigned count = driver().config.races ? work.range_count : 0;
-    for (unsigned i = 0; i < count; i++) {
-        const Range& range = work.ranges[i];
-        ranges[i].begin = range.address;
-        ranges[i].end = range.address + range.bytes;
-        ranges[i].role = role_of(range.use);
-        ranges[i].rows = range.rows;
-        ranges[i].anchor = range.anchor;
-    }
+    for (unsigned i = 0; i < count; i++) ranges[i] = seen_by_engine(work.ranges[i]);
     return watched([&] { return engine().work(*stream->order, operation(work.name), ranges, count); });
+}
+
+check::Time watch_ranges(Stream* stream, const char* name, const std::vector<Range>& touched) {
+    std::vector<check::Range> ranges;
+    for (const Range& range : touched)
+        if (range.bytes && driver().config.races) ranges.push_back(seen_by_engine(range));
+    return watched([&] { return engine().work(*stream->order, operation(name), ranges.data(), ranges.size()); });
 }
 
 namespace {

@@ -25,6 +25,8 @@ void note_stream(const Stream* stream, bool legacy);
 
 // An operation was queued on the stream; `work` says what it touches.
 check::Time watch_work(Stream* stream, const Work& work);
+// The same, of an operation that touches any number of ranges.
+check::Time watch_ranges(Stream* stream, const char* name, const std::vector<Range>& ranges);
 // The same, of a kernel that is not simulated.
 struct KernelLaunch {
     const std::vector<check::Pointer>& pointers;

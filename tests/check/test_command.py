@@ -184,7 +184,7 @@ def test_without_a_wait_none_is_named(check):
 def test_a_library_with_a_runtime_of_its_own_is_named(check):
     """NVIDIA's runtime says that there is no such device."""
     source = "raise RuntimeError('radix_sort: cudaErrorInvalidDevice')"
-    for file, name in (("cupy/cuda/thrust.pyx", "thrust.pyx"), ("/env/lib/cudf/core/series.py", "cudf")):
+    for file, name in (("cupy/cuda/cub.pyx", "cub.pyx"), ("/env/lib/cudf/core/series.py", "cudf")):
         run = check(f"{START}\nbegin()\nexec(compile({source!r}, {file!r}, 'exec'))")
         assert f"the program ended in {name}, which has NVIDIA's runtime built in" in run.stderr
     assert "built in" not in check(f"{START}\nbegin()\n{source}").stderr

@@ -17,7 +17,7 @@ __all__ = ["FrontEnd", "Report", "begin"]
 
 # Parts of CuPy, and packages, in whose libraries NVIDIA's runtime is linked: docs/check.md lists them.
 HAS_ITS_OWN_RUNTIME = re.compile(r"/(?:rmm|cudf|pylibcudf|warp|cuml|cugraph)/"
-                                 r"|(?:thrust|cub|cublas|cublaslt|curand|cufft|cusparse|cusolver)\.pyx$")
+                                 r"|(?:cub|cufft|cusparse|cusolver)\.pyx$")
 
 
 @dataclass

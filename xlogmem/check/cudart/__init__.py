@@ -1,4 +1,5 @@
-"""The simulated CUDA runtime (libcudart), C++: see `runtime.hpp`.  Loaded where a program is checked without a GPU."""
+"""The simulated CUDA runtime (libcudart), cuRAND and cuBLAS, C++: see `cpp/cudart/runtime.hpp`, `cpp/curand` and
+`cpp/cublas`.  Loaded where a program is checked without a GPU."""
 from __future__ import annotations
 
 import ctypes
@@ -6,18 +7,19 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import count, takewhile
 from pathlib import Path
 
-__all__ = ["called_stubs", "loaded", "prepare"]
+__all__ = ["called_stubs", "loaded", "prepare", "thrust"]
 
 MAJORS = (12, 13)
-STUB = "__cudaCalledStub"
+WITH_STUBS = (*(f"_{name}{major}" for name in ("cudart", "cublas", "cublasLt") for major in MAJORS), "_curand10")
+STUB = "xlogmem_called_stub"
 _libraries: dict[str, ctypes.CDLL] = {}
 
 
 def prepare() -> None:
-    """Load these as the process's libcudart.so.12 and .13, and one of them as its libcudart.so: code that loads one by
-    its name gets it."""
-    for major in MAJORS:
-        _load(f"_cudart{major}")
+    """Load these as the process's libcudart.so.12 and .13, and one of them as its libcudart.so, and those of cuRAND and
+    cuBLAS: code that loads one by its name gets it."""
+    for name in WITH_STUBS:
+        _load(name)
     _load(f"_plain{_usual_major()}")
 
 
@@ -27,11 +29,16 @@ def loaded(major: int) -> ctypes.CDLL:
     return _load(f"_cudart{major}", ctypes.RTLD_GLOBAL)
 
 
+def thrust() -> ctypes.CDLL:
+    """Return the functions that sort in place of CuPy's: see `cpp/thrust`."""
+    return _load("_thrust1")
+
+
 def called_stubs() -> list[str]:
     """Return the names of functions that were called and are not simulated."""
     found = []
-    for major in MAJORS:
-        if (library := _libraries.get(f"_cudart{major}")) is not None:
+    for loaded_name in WITH_STUBS:
+        if (library := _libraries.get(loaded_name)) is not None:
             stub = getattr(library, STUB)
             stub.restype = ctypes.c_char_p
             names = map(stub, count())
@@ -51,7 +58,7 @@ def _usual_major() -> int:
 def _load(name: str, mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL:
     found = sorted(Path(__file__).parent.glob(f"{name}*.so"))
     if not found:
-        raise RuntimeError(f"xlogmem was built without the simulated runtime: there is no {name}*.so in "
+        raise RuntimeError(f"xlogmem was built without the simulated libraries: there is no {name}*.so in "
                            "xlogmem/check/cudart")
     _libraries[name] = ctypes.CDLL(str(found[0]), mode=mode)
     return _libraries[name]

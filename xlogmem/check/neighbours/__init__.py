@@ -22,6 +22,7 @@ SIMULATED = {
     "cuda.bindings._internal.runtime": "cyruntime",
     "cupy": "cupy",
     "cupy.cuda.pinned_memory": "cupy_watched",
+    "cupy.cuda.thrust": "cupy_thrust",
     "cupy_backends.cuda.api.runtime": "cupy_runtime",
     "numba.cuda.codegen": "numba",
     "numba_cuda.numba.cuda.codegen": "numba",

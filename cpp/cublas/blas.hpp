@@ -1,0 +1,89 @@
+// A cuBLAS on top of the simulated driver, for programs that are checked without a GPU. Each function reads and writes
+// what its documentation says, on the stream of its handle, and computes it in double precision.
+//
+// The signatures are those of cublas_api.h, with plain types: no header of cuBLAS is needed to build this. Matrices are
+// stored by columns.
+#pragma once
+
+#include "library_call.hpp"
+
+#include <complex>
+#include <cstddef>
+#include <utility>
+
+#define CUBLAS extern "C" __attribute__((visibility("default")))
+
+namespace cublas {
+
+using u8 = unsigned char;
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+using i64 = std::int64_t;
+using Complex = std::complex<double>;
+
+enum Status : int {
+    kSuccess = 0,
+    kNotInitialized = 1,
+    kAllocationFailed = 3,
+    kInvalidValue = 7,
+    kExecutionFailed = 13,
+    kInternalError = 14,
+    kNotSupported = 15,
+};
+Status status_of(CUresult result);
+
+// Of an element, as cudaDataType numbers it.
+enum Type : int {
+    kFloat = 0,
+    kDouble = 1,
+    kHalf = 2,
+    kInt8 = 3,
+    kComplexFloat = 4,
+    kComplexDouble = 5,
+    kInt32 = 10,
+    kBrain = 14,
+};
+std::size_t size_of(Type type);  // 0: not supported
+inline bool is_complex(Type type) { return type == kComplexFloat || type == kComplexDouble; }
+Complex load(const u8* at, Type type);
+void store(u8* at, Type type, const Complex& value);
+
+enum Operation : int { kAsIs = 0, kTransposed = 1, kConjugated = 2 };
+enum PointerMode : int { kHost = 0, kDevice = 1 };
+
+struct Handle {
+    CUstream stream = nullptr;
+    int pointer_mode = kHost, math_mode = 0, atomics_mode = 0, multiprocessors = 0;
+};
+
+// A factor: in the host's memory, where it is read at once, or in the device's.
+struct Scalar {
+    Type type;
+    Complex value;
+    int view = -1;  // of the device's
+
+    bool is(double number) const { return view < 0 && value == number; }
+    Complex get(const library::Views& views) const { return view < 0 ? value : load(views[std::size_t(view)], type); }
+};
+
+// What one call touches. The number of each part is that of its view.
+class Call {
+  public:
+    Call(const char* name, const Handle* handle) : handle_(handle), call_{name, handle->stream, {}, {}, false} {}
+
+    Scalar scalar(const void* pointer, Type type);
+    void add(const library::Extent& extent) { call_.extents.push_back(extent); }
+    std::size_t count() const { return call_.extents.size(); }
+    void touches_more() { call_.touches_more = true; }
+    Status submit(library::Run run) {  // without one the call computes nothing
+        call_.run = std::move(run);
+        return status_of(xsim_library_call(&call_));
+    }
+
+  private:
+    const Handle* handle_;
+    library::Call call_;
+};
+
+}  // namespace cublas
