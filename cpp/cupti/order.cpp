@@ -4,6 +4,8 @@
 #include "driver.hpp"
 #include "newer.hpp"
 
+#include <algorithm>
+
 namespace check {
 
 Stream* Call::stream(CUstream handle) const {
@@ -68,12 +70,53 @@ void wait_unseen(const Call& call, CUstream stream) {
 }
 
 // Programs look at memory of the host until the value is there.
+void show_host(const Call& call, CUdeviceptr target, Stream& on) {
+    if (!on.capture && !call.front.is_on_device(target))
+        call.front.engine().host_may_learn(call.front.engine().queued_on(on));
+}
+
 void write_value(const Call& call, CUdeviceptr target, u64 bytes, CUstream stream) {
     Stream* on = call.stream(stream);
     if (!on) return;
     call.fill({target, bytes}, stream);
-    if (!on->capture && !call.front.is_on_device(target))
-        call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
+    show_host(call, target, *on);
+}
+
+// Writes of values, and waits for them, that one call makes.
+struct ValueBatch {
+    const CUstreamBatchMemOpParams* all;
+    unsigned count;
+
+    bool is_known() const { return all && count <= 256; }  // else the driver refuses
+    bool waits() const {
+        return std::any_of(all, all + count, [](const CUstreamBatchMemOpParams& one) {
+            return one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_32 || one.operation == CU_STREAM_MEM_OP_WAIT_VALUE_64;
+        });
+    }
+};
+
+template <class Visit>
+void each_write(const ValueBatch& batch, Visit&& visit) {
+    for (unsigned i = 0; i < batch.count; i++) {
+        const auto& one = batch.all[i].writeValue;
+        if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_32) visit(one.address, 4);
+        if (one.operation == CU_STREAM_MEM_OP_WRITE_VALUE_64) visit(one.address, 8);
+    }
+}
+
+// What comes after a wait may be ordered by it: the writes of a batch that waits are not compared.
+void write_values(const Call& call, const ValueBatch& batch, CUstream stream) {
+    if (!batch.is_known() || batch.waits()) return;
+    each_write(batch, [&](CUdeviceptr at, u64 bytes) { write_value(call, at, bytes, stream); });
+}
+
+void wait_for_values(const Call& call, const ValueBatch& batch, CUstream stream) {
+    if (!batch.is_known() || !batch.waits()) return;
+    wait_unseen(call, stream);
+    Stream* on = call.stream(stream);
+    each_write(batch, [&](CUdeviceptr at, u64) {
+        if (on) show_host(call, at, *on);
+    });
 }
 
 // The function may let the program know that earlier work of the stream is done.
@@ -132,12 +175,14 @@ void add_streams(Calls& calls) {
     FAILED_BOTH(cuStreamWaitEvent, _ptsz) { is_alive(call, p.hEvent) && call.stream(p.hStream); });
     AFTER_BOTH(cuStreamWaitValue32, _ptsz) { wait_unseen(call, p.stream); });
     AFTER_BOTH(cuStreamWaitValue64, _ptsz) { wait_unseen(call, p.stream); });
-    AFTER_BOTH(cuStreamBatchMemOp, _ptsz) { wait_unseen(call, p.stream); });
+    BEFORE_BOTH(cuStreamBatchMemOp, _ptsz) { write_values(call, {p.paramArray, p.count}, p.stream); });
+    AFTER_BOTH(cuStreamBatchMemOp, _ptsz) { wait_for_values(call, {p.paramArray, p.count}, p.stream); });
     BEFORE_BOTH(cuStreamWriteValue32, _ptsz) { write_value(call, p.addr, 4, p.stream); });
     BEFORE_BOTH(cuStreamWriteValue64, _ptsz) { write_value(call, p.addr, 8, p.stream); });
     AFTER_BOTH(cuStreamWaitValue32_v2, _ptsz) { wait_unseen(call, p.stream); });
     AFTER_BOTH(cuStreamWaitValue64_v2, _ptsz) { wait_unseen(call, p.stream); });
-    AFTER_BOTH(cuStreamBatchMemOp_v2, _ptsz) { wait_unseen(call, p.stream); });
+    BEFORE_BOTH(cuStreamBatchMemOp_v2, _ptsz) { write_values(call, {p.paramArray, p.count}, p.stream); });
+    AFTER_BOTH(cuStreamBatchMemOp_v2, _ptsz) { wait_for_values(call, {p.paramArray, p.count}, p.stream); });
     AFTER_BOTH(cuWaitExternalSemaphoresAsync, _ptsz) { wait_unseen(call, p.stream); });
     BEFORE_BOTH(cuStreamWriteValue32_v2, _ptsz) { write_value(call, p.addr, 4, p.stream); });
     BEFORE_BOTH(cuStreamWriteValue64_v2, _ptsz) { write_value(call, p.addr, 8, p.stream); });

@@ -94,7 +94,7 @@ struct Rows {
     Rows(size_t count, size_t height = 1, size_t pitch = 0) : count(count), height(height), pitch(pitch) {}
 };
 
-void fill_row(u8* bytes, u64 value, size_t width, size_t count) {
+void fill_row(u8* bytes, u32 value, size_t width, size_t count) {
     if (width == 1) {
         memset(bytes, int(value), count);
     } else {
@@ -102,7 +102,7 @@ void fill_row(u8* bytes, u64 value, size_t width, size_t count) {
     }
 }
 
-CUresult fill(Lock& lock, u64 target, u64 value, size_t width, Rows rows, CUstream handle, Sync sync = Sync::No) {
+CUresult fill(Lock& lock, u64 target, u32 value, size_t width, Rows rows, CUstream handle, Sync sync = Sync::No) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
     if (!rows.count || !rows.height) return CUDA_SUCCESS;
@@ -191,8 +191,3 @@ FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v,
 FILL_ROWS(8, unsigned char)
 FILL_ROWS(16, unsigned short)
 FILL_ROWS(32, unsigned)
-
-FILL(cuStreamWriteValue32_v2, "cuStreamWriteValue32", (CUstream h, CUdeviceptr d, cuuint32_t v, unsigned), d, v, 4, 1,
-     h)
-FILL(cuStreamWriteValue64_v2, "cuStreamWriteValue64", (CUstream h, CUdeviceptr d, cuuint64_t v, unsigned), d, v, 8, 1,
-     h)

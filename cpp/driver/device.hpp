@@ -62,7 +62,10 @@ struct Queued {
     const char* name = "";
     std::function<void()> run;
     Position after{};
+    std::function<bool()> until;  // what memory has to say before it runs: the host may write that too
     bool host_function = false;
+
+    bool may_run() const;
 };
 
 struct Stream {
@@ -85,12 +88,13 @@ struct Stream {
     bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
     bool is_legacy() const { return context && context->legacy == this; }
     bool reached(u64 sequence) const { return done >= sequence; }
-    bool runnable() const {
-        if (busy || queue.empty()) return false;
-        const Position& after = queue.front().after;
-        return !after.stream || after.stream->reached(after.sequence);
-    }
+    bool runnable() const { return !busy && !queue.empty() && queue.front().may_run(); }
+    bool waits_for_memory() const { return !busy && !queue.empty() && queue.front().until; }
 };
+
+inline bool Queued::may_run() const {
+    return (!after.stream || after.stream->reached(after.sequence)) && (!until || until());
+}
 
 using Nodes = std::vector<CUgraphNode>;
 
@@ -120,6 +124,7 @@ struct Range {
 struct Work {
     const char* name = "";
     std::function<void()> run;
+    std::function<bool()> until;
     std::array<Range, 4> ranges{};
     unsigned range_count = 0;
     bool host_function = false;
@@ -177,6 +182,7 @@ struct Driver {
     u64 steps = 0;  // operations executed
     u64 next_change = 0;  // the step at which the seeded policy draws new priorities
     int waiting = 0;  // threads in wait_for_change
+    int waits_for_memory = 0;  // operations in queues that do so
 
     Driver();
 };
@@ -231,6 +237,7 @@ void synchronize_context(Lock& lock, Context* context);
 void set_policy(Policy policy, u64 seed);
 void run_until(Lock& lock, Stream* stream, u64 sequence);  // blocks
 void run_everything(Lock& lock);  // blocks
+void advance_all(Lock& lock);
 void advance(Lock& lock, Stream* stream);  // eager: runs what can run, never blocks
 bool step(Lock& lock, Stream* wanted);  // one operation, if any can run
 void poll(Lock& lock, Stream* wanted);  // a query lets the device progress a little

@@ -5,6 +5,7 @@
 // functions alone run elsewhere, on a driver thread with the lock released, as in the real driver.
 #include "device.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -36,11 +37,6 @@ void finish_operation(Stream* stream) {
     if (d.waiting) d.changed.notify_all();
 }
 
-void advance_all(Lock& lock) {
-    // Other threads may create streams while the lock is released: index, not iterator.
-    for (std::size_t i = 0; i < driver().streams.size(); i++) advance(lock, driver().streams[i]);
-}
-
 void host_thread_main() {
     this_thread().driver_thread = true;
     Driver& d = driver();
@@ -64,6 +60,7 @@ void execute(Stream* stream) {
     Driver& d = driver();
     Queued operation = std::move(stream->queue.front());
     stream->queue.pop_front();
+    if (operation.until) d.waits_for_memory--;
     if (d.config.trace > 1) {
         log_line("stream %llu runs %s (op %llu)", (unsigned long long)stream->id, operation.name,
                  (unsigned long long)stream->done + 1);
@@ -83,8 +80,16 @@ void execute(Stream* stream) {
     worker.work.notify_one();
 }
 
+// Which operation writes what a stream waits for is not known: any that can run.
+Stream* any_runnable() {
+    for (Stream* stream : driver().streams)
+        if (stream->runnable()) return stream;
+    return nullptr;
+}
+
 // Follows the chain of waits from a stream to the first operation that could run for it; nullptr if a running
-// host function is in the way. Iterative: two streams can wait for each other's operations thousands deep.
+// host function, or memory that the host has to write, is in the way. Iterative: two streams can wait for each other's
+// operations thousands deep.
 Stream* first_needed(std::vector<Position>& chain) {
     while (!chain.empty()) {
         Position wanted = chain.back();
@@ -94,6 +99,7 @@ Stream* first_needed(std::vector<Position>& chain) {
         }
         if (wanted.stream->busy || wanted.stream->queue.empty()) return nullptr;
         if (wanted.stream->runnable()) return wanted.stream;
+        if (wanted.stream->waits_for_memory()) return any_runnable();
         chain.push_back(wanted.stream->queue.front().after);
     }
     return nullptr;
@@ -130,18 +136,39 @@ void set_policy(Policy policy, u64 seed) {
     d.next_change = 0;
 }
 
+namespace {
+
+// True if there was a change. Where a stream waits for a value, the host may write it, or another thread may queue what
+// does: neither says so, and both are looked for each millisecond.
+bool has_changed(Lock& lock, std::chrono::system_clock::time_point end) {
+    Driver& d = driver();
+    u64 steps = d.steps;  // what happens while a wait times out is not seen by it
+    for (;;) {
+        // The system's clock: ThreadSanitizer does not know the call behind waiting with the steady one.
+        auto now = std::chrono::system_clock::now();
+        auto next = d.waits_for_memory ? std::min(end, now + std::chrono::milliseconds(1)) : end;
+        if (d.changed.wait_until(lock, next) == std::cv_status::no_timeout || d.steps != steps) return true;
+        if (d.waits_for_memory && any_runnable()) return true;
+        if (std::chrono::system_clock::now() >= end) return false;
+    }
+}
+
+}  // namespace
+
 void wait_for_change(Lock& lock) {
     Driver& d = driver();
     d.waiting++;
     auto patience = std::chrono::milliseconds(u64(d.config.deadlock_seconds * 1000));
-    // The system's clock: ThreadSanitizer does not know the call behind waiting with the steady one.
-    auto result = d.changed.wait_until(lock, std::chrono::system_clock::now() + patience);
+    bool changed = has_changed(lock, std::chrono::system_clock::now() + patience);
     d.waiting--;
-    if (result == std::cv_status::timeout) {
+    if (!changed) {
         for (Stream* stream : d.streams) {
             if (!stream->busy && stream->queue.empty()) continue;
             log_line("stream %llu: %s, %zu operations behind it", (unsigned long long)stream->id,
-                     stream->busy ? "a host function has not returned" : "waits", stream->queue.size());
+                     stream->busy                 ? "a host function has not returned"
+                     : stream->waits_for_memory() ? "waits for a value in memory"
+                                                  : "waits",
+                     stream->queue.size());
         }
         log_line(
             "deadlock: nothing has moved for %g s. If a host function is running: does the waiting "
@@ -192,6 +219,11 @@ void advance(Lock& lock, Stream* stream) {
         if (!next) return;
         execute(next);
     }
+}
+
+void advance_all(Lock& lock) {
+    // Other threads may create streams while the lock is released: index, not iterator.
+    for (std::size_t i = 0; i < driver().streams.size(); i++) advance(lock, driver().streams[i]);
 }
 
 bool step(Lock& lock, Stream* wanted) {

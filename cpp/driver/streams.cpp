@@ -198,14 +198,14 @@ u64 push(Stream* stream, Queued&& operation) {
     Driver& d = driver();
     u64 sequence = ++stream->queued;
     bool at_once = d.config.policy == Policy::Eager && stream->queue.empty() && !stream->busy &&
-                   !operation.host_function &&
-                   (!operation.after.stream || operation.after.stream->reached(operation.after.sequence));
+                   !operation.host_function && operation.may_run();
     if (at_once) {
         if (operation.run) operation.run();
         stream->done++;
         d.steps++;
         if (d.waiting) d.changed.notify_all();
     } else {
+        if (operation.until) d.waits_for_memory++;
         stream->queue.push_back(std::move(operation));
     }
     return sequence;
@@ -311,12 +311,14 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, con
     Queued operation;
     operation.name = work.name;
     operation.run = std::move(work.run);
+    operation.until = std::move(work.until);
     operation.host_function = work.host_function;
     u64 sequence = push(stream, std::move(operation));
     check::Time time = watch();
     stream->counted = sequence;
     if (position) *position = {stream, sequence, time};
     if (driver().config.policy == Policy::Eager && !stream->reached(sequence)) advance(lock, stream);
+    if (driver().config.policy == Policy::Eager && driver().waits_for_memory) advance_all(lock);
     return CUDA_SUCCESS;
 }
 

@@ -163,8 +163,16 @@ void Order::add_queued(Clock& clock) const {
     for (auto& ended : ended_) clock.join(ended.second.all);
 }
 
+// ... what streams waited for unseen, too.
 void Order::all_is_done() {
-    for (auto& stream : streams_) host_.set(stream->now());
+    for (auto& stream : streams_) {
+        host_.set(stream->now());
+        stream->clock.forget_unseen();
+    }
+    for (auto& ended : ended_) {
+        ended.second.all.forget_unseen();
+        ended.second.blocking.forget_unseen();
+    }
     host_changes_++;
 }
 

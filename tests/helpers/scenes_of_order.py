@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+from typing import Any
 
-from fabricated import EVENT, LEGACY, OWN, A, B, C, Program, X, out, scene
+from fabricated import EVENT, LEGACY, OWN, PINNED, A, B, C, Program, X, Y, out, scene
 
 # -- streams ------------------------------------------------------------------------------------------
 
@@ -402,14 +403,20 @@ def an_event_that_is_made_in_place_of_a_foreign_one(p: Program, repaired: bool) 
     p.fill(X, B)
 
 
+def values(*operations: tuple[int, int]) -> dict[str, Any]:
+    """A batch of operations on values in memory: the type and the address of each."""
+    words = [word for operation, at in operations for word in (operation, at, 7, 0, 0, 0)]
+    return {"count": len(operations), "paramArray": (ctypes.c_uint64 * len(words))(*words)}
+
+
 for entry, fields in {
     "cuStreamWaitValue32": {}, "cuStreamWaitValue32_v2": {}, "cuStreamWaitValue64": {}, "cuStreamWaitValue64_v2": {},
-    "cuStreamBatchMemOp": {"count": 1}, "cuStreamBatchMemOp_v2": {"count": 1},
+    "cuStreamBatchMemOp": values((1, X)), "cuStreamBatchMemOp_v2": values((2, Y), (4, X)),
     "cuWaitExternalSemaphoresAsync": {"numExtSems": 1},
 }.items():
     for suffix in ("", "_ptsz"):
         def unseen_wait(p: Program, repaired: bool, entry: str = entry + suffix,
-                        fields: dict[str, int] = fields) -> None:
+                        fields: dict[str, Any] = fields) -> None:
             p.fill(X, A)
             if repaired:
                 p.order(A, B)
@@ -426,6 +433,35 @@ for entry, size in {"cuStreamWriteValue32": 4, "cuStreamWriteValue32_v2": 4, "cu
             p.call("cuMemsetD8Async", dstDevice=X + size - (not repaired), N=1, hStream=B)
 
         scene("certain write/write", name=f"{entry}{suffix} writes {size} bytes")(write_value)
+
+for entry in ("cuStreamBatchMemOp", "cuStreamBatchMemOp_ptsz", "cuStreamBatchMemOp_v2", "cuStreamBatchMemOp_v2_ptsz"):
+    for operation, size in {2: 4, 5: 8}.items():
+        def write_values(p: Program, repaired: bool, entry: str = entry, operation: int = operation,
+                         size: int = size) -> None:
+            """A barrier does not wait."""
+            p.call(entry, stream=A, **values((6, 0), (operation, Y), (operation, X)))
+            p.call("cuMemsetD8Async", dstDevice=X + size - (not repaired), N=1, hStream=B)
+
+        scene("certain write/write", name=f"operation {operation} of {entry} writes {size} bytes")(write_values)
+
+        def values_on_the_host(p: Program, repaired: bool, entry: str = entry, operation: int = operation) -> None:
+            """The host may look at them, where the batch waits too."""
+            p.fill(X, A)
+            p.call(entry, stream=A, **values((operation, PINNED), *[(1, Y)] * (operation == 2)))
+            if repaired:
+                p.synchronize(A)
+            p.fill(X, B)
+
+        scene("possible write/write", name=f"operation {operation} of {entry} to memory of the host")(
+            values_on_the_host)
+
+    def values_and_a_wait(p: Program, repaired: bool, entry: str = entry) -> None:
+        """A batch that waits is not compared; what its stream did before is."""
+        p.fill(X, A)
+        p.call(entry, stream=A, **values((1, Y), (2, Y + 64)))
+        p.fill(Y if repaired else X, B)
+
+    scene("certain write/write", name=f"what {entry} writes after a wait may be ordered")(values_and_a_wait)
 
 
 for entry, fields in {"cuMemPrefetchAsync": {"devPtr": X, "count": 64}, "cuStreamAttachMemAsync": {"dptr": X},

@@ -5,7 +5,9 @@ on a GPU gets the callbacks of the same call.  What they find has to be the same
 
 runs programs in this process, and prints each on which they differ, in its fewest steps.  CALL is kept from the front
 end on a GPU.  No program has the known difference: the device of a pool that the program has made is known without a
-GPU alone, which matters to copies in the null stream.
+GPU alone, which matters to copies in the null stream.  Nor does a batch read page-locked memory during its call: the
+front end on a GPU takes that for a read in the order of the stream.  Streams that the null stream waits for do not wait
+for values: where the null stream copies from pageable memory, the host learns before the copy without a GPU alone.
 """
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ WEIGHTS = {"create_stream": 4, "create_event": 4, "allocate": 8, "free": 6, "fil
            "synchronize_context": 1, "destroy_stream": 2, "destroy_event": 2, "call_host": 1, "begin": 2,
            "end": 3, "launch": 4, "choose_device": 2, "refuse": 6, "run_kernel": 14, "fill_rows": 5, "copy_rows": 6,
            "fill_on_host": 1, "create_pool": 1, "allocate_from_pool": 3, "update": 2, "copy_planes": 4, "copy_batch": 4,
-           "prefetch": 3, "write_value": 2}
+           "prefetch": 3, "write_value": 3,
+           "wait_for_value": 1, "use_values": 2}
 # One writes, one copies, one keeps its pointer, of which the check cannot know the use.
 KERNELS = b"""
 .version 7.0
@@ -471,7 +474,7 @@ class World(Program):
             return
         targets = (target + 512, PAGEABLE + 512) if a % 2 else (target + 512, self.pinned + 512)
         sources = (source, (PAGEABLE, self.pinned, source)[c % 3])
-        attributes = (u32 * 12)(1 + b % 3, 0, 0, 0, 0, 0, 1 + c % 3)
+        attributes = (u32 * 12)(1 + b % 3, 0, 0, 0, 0, 0, ((2, 1, 3), (1, 3, 2))[b % 2][c % 3])
         lists = {"dsts": words(target, targets[b % 2]), "srcs": words(*sources), "sizes": words(256, 256), "count": 2,
                  "attrs": attributes, "attrsIdxs": words(0, 1), "numAttrs": 2}
         if a % 3 == 0:
@@ -484,7 +487,28 @@ class World(Program):
             return
         handle, device, _ = self.stream(a)
         entry = ("cuStreamWriteValue32_v2", "cuStreamWriteValue64_v2")[c % 2]
-        self.do(entry, device, stream=handle, addr=self.place(b), value=c)
+        at = self.pinned if b % 5 == 0 else self.place(b)
+        self.do(entry, device, stream=handle, addr=at, value=c)
+
+    def wait_for_value(self, a: int, b: int, c: int) -> None:
+        """Some bit of the memory is 0, so the stream goes on at once."""
+        if not self.blocks:
+            return
+        handle, device, alone = self.stream(a)
+        if not alone:
+            return
+        self.do("cuStreamWaitValue32_v2", device, stream=handle, addr=self.place(b), value=0, flags=3)
+
+    def use_values(self, a: int, b: int, c: int) -> None:
+        """A batch of writes, and a wait for what is there."""
+        if not self.blocks:
+            return
+        handle, device, alone = self.stream(a)
+        operations = [(2, self.place(b), c, 0), (5, self.pinned if b % 3 == 0 else self.place(c), a, 0), (6, 0, 0, 0)]
+        if alone and c % 3 == 0:
+            operations.insert(c % 2, (1, self.place(a), 0, 3))
+        self.do("cuStreamBatchMemOp_v2", device, stream=handle, count=len(operations),
+                paramArray=words(*[word for one in operations for word in (*one, 0, 0)]))
 
     def prefetch(self, a: int, b: int, c: int) -> None:
         """The driver refuses memory that is not managed."""
