@@ -191,7 +191,8 @@ void copy_batch(const Call& call, const Parameters& p) {
     Stream* on = waits ? call.stream(p.hStream) : nullptr;
     if (on && !on->capture) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
     for (std::size_t i = 0; i < p.count; i++)
-        call.copy({{p.dsts[i], p.sizes[i]}, {p.srcs[i], p.sizes[i]}, p.hStream, Form::Attributes, is_read_in_call(p, i)});
+        call.copy(
+            {{p.dsts[i], p.sizes[i]}, {p.srcs[i], p.sizes[i]}, p.hStream, Form::Attributes, is_read_in_call(p, i)});
 }
 
 void add_async_copies(Calls& calls) {

@@ -1,9 +1,9 @@
 // The map from addresses to blocks.
 //
 // Blocks are the driver's allocations, and the pieces that a pool above the driver cuts out of an allocation; and
-// page-locked memory of the host, until it is freed or unregistered: it may be anybody's then. The map
-// keeps a freed block until its addresses are handed out again, so that a use after the free is recognised. Each life
-// of an address has a generation of its own.
+// page-locked memory of the host, until it is freed or unregistered. The map keeps a freed block of the device until its
+// addresses are handed out again, so that a use after the free is recognised. Each life of an address has a generation
+// of its own.
 #pragma once
 
 #include "pools.hpp"

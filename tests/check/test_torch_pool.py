@@ -286,5 +286,5 @@ library.set_stream(0x1000)
 y = library.allocate(512)
 assert (y, taken(), _torch_pool.unknown()) == (x, [("allocated", 0x1000, x, 512, CACHED)], 1)
 from xlogmem.check.neighbours import torch_pieces
-assert torch_pieces.unknown_pieces() == "host memory was short: 1 pieces of PyTorch's own pool were not followed"
+assert torch_pieces.unknown_pieces() == "host memory was short: 1 piece of PyTorch's own pool was not followed"
 """, LD_PRELOAD=str(failing))

@@ -50,7 +50,7 @@ for entry in ("cuMemFreeHost", "cuMemHostUnregister"):
 
     scene("possible write/free", name=f"{entry} comes before the end of a copy")(ends_early)
 
-    def addresses_are_anybodys(p: Program, repaired: bool, entry: str = entry) -> None:
+    def addresses_have_other_owners(p: Program, repaired: bool, entry: str = entry) -> None:
         upload(p, PINNED, A)
         p.synchronize(A)
         download(p, PINNED, A, Y)
@@ -59,7 +59,7 @@ for entry in ("cuMemFreeHost", "cuMemHostUnregister"):
             p.call(entry, p=PINNED)
         p.call("cuMemsetD8Async", dstDevice=PINNED, N=64, hStream=B)
 
-    scene("certain write/write", name=f"addresses are anybody's after {entry}")(addresses_are_anybodys)
+    scene("certain write/write", name=f"addresses have other owners after {entry}")(addresses_have_other_owners)
 
 
 @scene("certain write/read")
@@ -103,7 +103,7 @@ for bits in (32, 64):
 
 
 @scene("certain write/write")
-def a_value_on_the_device_tells_the_host_nothing(p: Program, repaired: bool) -> None:
+def a_value_on_the_device_says_nothing(p: Program, repaired: bool) -> None:
     p.fill(X, A)
     p.call("cuStreamWriteValue32_v2", stream=A, addr=Y, value=1)
     if repaired:
@@ -112,7 +112,7 @@ def a_value_on_the_device_tells_the_host_nothing(p: Program, repaired: bool) -> 
 
 
 @scene("possible write/write")
-def a_kernel_may_tell_the_host(p: Program, repaired: bool) -> None:
+def a_kernel_may_speak_to_the_host(p: Program, repaired: bool) -> None:
     p.fill(X, A)
     launch(p, u64(PINNED))
     if repaired:
