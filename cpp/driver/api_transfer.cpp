@@ -14,8 +14,7 @@
 // counts. A copy reaches cuMemAlloc's memory of each device, and pool memory where the stream's device has access.
 // (As two H200s with driver 13.0 do it.)
 // Of copies with attributes nothing is promised: see api_batch.cpp.
-// Page-locked memory is read and written when the operation runs. Of host memory managed memory alone is
-// watched for races.
+// Page-locked memory is read and written when the operation runs.
 #include "calls.hpp"
 #include "copies.hpp"
 #include "watch.hpp"

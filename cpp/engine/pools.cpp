@@ -103,7 +103,8 @@ EarlierOwners Engine::earlier_owners(const Clock& home, const Access& alloc, boo
     blocks_.each(alloc.begin, alloc.end, piece, [&](Block& old) {
         if (old.live || (!piece && (old.pool != Pool::Replaced || old.allocated.stream != alloc.stream))) return;
         auto add = [&](const Access& use) {
-            if (!counts(use)) return;
+            bool awaited = old.recorded.covers(use.time);  // by the pool, before this allocation
+            if (awaited || !counts(use)) return;
             if (is_covered(use))
                 owners.before.push_back(use);
             else
