@@ -184,7 +184,7 @@ bool is_read_in_call(const Parameters& p, std::size_t index) {
 template <class Parameters>
 void copy_batch(const Call& call, const Parameters& p) {
     bool in_call = false;
-    for (std::size_t i = 0; i < p.count; i++) in_call |= is_read_in_call(p, i);
+    for (std::size_t one = 0; one < p.count; one++) in_call |= is_read_in_call(p, one);
     bool waits = std::any_of(p.srcs, p.srcs + p.count, [&](CUdeviceptr source) {
         return !call.front.is_on_device(source) && (in_call || call.front.is_pageable(source));
     });

@@ -177,6 +177,18 @@ for _ in range(3):
     read = [one.grad._local_tensor.clone() for one in model.parameters()]   # as an optimizer does
     model.zero_grad()
 """
+PRODUCTS = """
+layer = torch.nn.Linear(128, 128, device="cuda")
+x, y = torch.empty(128, 128, device="cuda"), torch.empty(128, 128, device="cuda")
+side.wait_stream(main)
+x.copy_(host.view(128, 128), non_blocking=True)
+if fixed:
+    side.wait_stream(main)
+with torch.cuda.stream(side):
+    torch.mm(x, y)
+    z = layer(x)
+main.wait_stream(side)
+"""
 BACKENDS = {"own": "native", "driver": "cudaMallocAsync"}
 
 
@@ -206,7 +218,8 @@ def check(tmp_path, clean_environment):
     (CAPTURED, "read/write"),
     (PRIVATE, "read/reuse"),
     (FSDP, "read/reuse"),
-], ids=["not-fresh", "dropped", "handed-over", "replayed", "captured", "private-pool", "fsdp"])
+    (PRODUCTS, "write/read"),
+], ids=["not-fresh", "dropped", "handed-over", "replayed", "captured", "private-pool", "fsdp", "products"])
 def test_what_is_wrong_is_found_and_its_repaired_twin_is_right(check, program, pair):
     assert (pair, True) in check(program)
     assert check(program, "fixed") == set()
