@@ -69,11 +69,12 @@ for _ in range(3):
     main.wait_stream(side)
 """
 HANDED_OVER = """
-made = queue.Queue()
+made, dropped = queue.Queue(), threading.Semaphore(1)
 
 def produce():
     with torch.cuda.stream(torch.cuda.Stream()):
         for _ in range(20):
+            dropped.acquire()                           # so that each has the memory of the one before
             x = upload()
             made.put((x, torch.cuda.current_stream().record_event()))
             del x
@@ -89,6 +90,7 @@ while item := made.get():
     if fixed:
         x.record_stream(side)
     del x, y, item
+    dropped.release()
 producer.join()
 """
 REPLAYED = """
