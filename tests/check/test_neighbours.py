@@ -401,7 +401,7 @@ for make in (lambda: cupy.cuda.memory.Memory(1 << 50), lambda: cupy.cuda.memory.
 
 @later_bindings
 def test_what_is_not_simulated_names_itself(checked):
-    assert checked(RUNTIME).stderr.count("cudaMalloc3D is not simulated") == 1
+    assert checked(RUNTIME).stderr.count("cudaMalloc3DArray is not simulated") == 1
 
 
 @later_bindings
