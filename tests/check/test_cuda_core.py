@@ -9,7 +9,6 @@ pytestmark = [pytest.mark.simulator, needs("cuda.core.graph", "nvidia.cuda_nvrtc
 with_cupy = needs("cupy")
 PROGRAMS = [
     pytest.param(programs.SAXPY, "write/read", id="saxpy", marks=with_cupy),
-    pytest.param(programs.MEMORY_OPS, "write/read", id="memory-ops", marks=with_cupy),
     pytest.param(programs.GRAPH, "write/write", id="graph", marks=with_cupy),
     pytest.param(programs.FORKED_GRAPH, "write/read", id="forked-graph"),
     pytest.param(programs.UPDATED_GRAPH, "write/write", id="updated-graph"),
@@ -32,8 +31,16 @@ def test_the_wrong_twin_is_found(checked, program, pair):
             assert lines[0] == line_with(program, f"# the {which}"), run.stderr
 
 
+@with_cupy
+def test_a_kernel_that_writes_page_locked_memory_may_let_the_host_know(checked):
+    """The wrong twin's kernel is given page-locked memory, where a program may look for the end of its work."""
+    run = checked(programs.MEMORY_OPS)
+    assert set(run.pairs) == {("write/read", False), ("write/write", False)}, run.stderr
+
+
 @pytest.mark.parametrize("image", ["ptx", "cubin"])
-@pytest.mark.parametrize(("program", "pair"), PROGRAMS)
+@pytest.mark.parametrize(("program", "pair"), [
+    *PROGRAMS, pytest.param(programs.MEMORY_OPS, "write/read", id="memory-ops", marks=with_cupy)])
 def test_as_it_should_be_it_is_silent(checked, program, pair, image):
     run = checked(program, "fixed", image)
     assert run.returncode == 0, run.stderr
