@@ -32,7 +32,7 @@ struct Batch {
         const size_t* next = std::upper_bound(firsts, firsts + attribute_count, i);
         return attributes[next - firsts - 1].srcAccessOrder;
     }
-    // A source on the host of which the check knows nothing.
+    // In memory of the host: pageable or page-locked.
     bool is_on_host(size_t i) const { return !memory().in_arena(sources[i]) && !is_managed(sources[i]); }
     Source reading(size_t i) const {
         if (order(i) != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) return Source::InOrder;

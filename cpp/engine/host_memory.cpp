@@ -23,11 +23,12 @@ bool is_guard(const std::string& kernel) { return !kernel.rfind("xlogmem_guard",
 // that it has done all before: programs look at such memory until it changes.
 void Engine::touch_host(Stream& stream, const Access& access, Block& block) {
     if (is_guard(names_[access.what.name])) return;
+    Clock of_stream, of_host;
     if (stream.capture)
         dropped_ += stream.capture->touch(block, access, stream.lane, found_);
     else
-        dropped_ += block.shadow.touch(access, order_.seen_from_host_memory(stream.clock),
-                                       order_.seen_from_host_memory(order_.host()), found_,
+        dropped_ += block.shadow.touch(access, order_.seen_from_host_memory(stream.clock, of_stream),
+                                       order_.seen_from_host_memory(order_.host(), of_host), found_,
                                        [&](const Access& earlier) { replaced_.add(block, earlier); });
     if (!found_.empty()) report_found(access, block);
     if (stream.capture) return;
@@ -44,7 +45,8 @@ u64 Engine::unpin(Operation what, u64 address) {
     freed.unseen = true;
     freed.begin = block->begin;
     freed.end = block->end;
-    const Clock known = order_.seen_from_host_memory(order_.host());
+    Clock room;
+    const Clock& known = order_.seen_from_host_memory(order_.host(), room);
     block->shadow.compare(freed, known, found_);
     report_found(freed, *block);
     u64 generation = block->generation;

@@ -108,9 +108,12 @@ class Order {
     const Clock& host() const { return host_; }
     // What a pool of host memory has found done: it hands out memory to an owner who comes after that.
     void host_pools_learn(const Clock& clock) { pools_.join(clock); }
-    Clock seen_from_host_memory(Clock clock) const {
-        clock.join(pools_);
-        return clock;
+    // `clock` and that, made in `room` where a pool has found anything.
+    const Clock& seen_from_host_memory(const Clock& clock, Clock& room) const {
+        if (pools_.is_empty()) return clock;
+        room = clock;
+        room.join(pools_);
+        return room;
     }
     // True if the host may have waited for this operation.
     bool is_doubtful(Time time) const { return doubtful_.covers(time); }
