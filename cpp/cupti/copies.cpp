@@ -169,22 +169,23 @@ void copy_3d(const Call& call, const Parameters& c, CUstream stream, Form form) 
 
 using Attributes = CUmemcpyAttributes;
 
+bool is_for_call(const Attributes& one) { return one.srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL; }
+
 // True if the source of the copy with this index has been read when the call returns. Each attribute has the index of the
 // first copy that it is for.
 template <class Parameters>
 bool is_read_in_call(const Parameters& p, std::size_t index) {
-    auto* attributes = static_cast<const Attributes*>(p.attrs);
-    if (!attributes || !p.numAttrs) return false;
+    if (!p.attrs || !p.numAttrs) return false;
     std::size_t one = 0;
     while (p.attrsIdxs && one + 1 < p.numAttrs && p.attrsIdxs[one + 1] <= index) one++;
-    return attributes[one].srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL;
+    return is_for_call(static_cast<const Attributes*>(p.attrs)[one]);
 }
 
 // `p` has a list of copies, and of their attributes.
 template <class Parameters>
 void copy_batch(const Call& call, const Parameters& p) {
-    bool in_call = false;
-    for (std::size_t one = 0; one < p.count; one++) in_call |= is_read_in_call(p, one);
+    auto* attributes = static_cast<const Attributes*>(p.attrs);
+    bool in_call = std::any_of(attributes, attributes + (attributes ? p.numAttrs : 0), is_for_call);
     bool waits = std::any_of(p.srcs, p.srcs + p.count, [&](CUdeviceptr source) {
         return !call.front.is_on_device(source) && (in_call || call.front.is_pageable(source));
     });
