@@ -185,11 +185,12 @@ def plain_runtime(major: int) -> Extension:
                                       needed(f"libcudart.so.{major}")])
 
 
-def simulated_library(name: str, soname: str, folder: str, version: int, driver: str) -> Extension:
+def simulated_library(name: str, soname: str, folder: str, version: int, driver: str,
+                      optimised: str = "-O1") -> Extension:
     """A library of NVIDIA's on top of the simulated driver, which it finds as the driver that is loaded."""
     return library(f"xlogmem.check.cudart.{name}{version}", f"cpp/{folder}", [INCLUDE],
                    [f"-Wl,-soname,{soname}.so.{version}", f"-Wl,--version-script=cpp/{folder}/exports{version}.map",
-                    "-Wl,--no-as-needed", driver], (f"-DCUBLAS_MAJOR={version}", "-fcx-limited-range"), "-O3",
+                    "-Wl,--no-as-needed", driver], (f"-DCUBLAS_MAJOR={version}", "-fcx-limited-range"), optimised,
                    engine=False)
 
 
@@ -206,7 +207,8 @@ setup(ext_modules=[*modules, *rmm_binding(), simulator, simulated_runtime(12, dr
                    simulated_runtime(13, driver), plain_runtime(12), plain_runtime(13),
                    simulated_library("_curand", "libcurand", "curand", 10, driver),
                    simulated_library("_thrust", "libxlogmem_thrust", "thrust", 1, driver),
-                   *(simulated_library(*name, major, driver) for major in (12, 13) for name in (
-                       ("_cublas", "libcublas", "cublas"), ("_cublasLt", "libcublasLt", "cublaslt"))),
+                   *(made for major in (12, 13) for made in (
+                       simulated_library("_cublas", "libcublas", "cublas", major, driver, "-O3"),     # products
+                       simulated_library("_cublasLt", "libcublasLt", "cublaslt", major, driver))),
                    *check_on_gpus()],
       cmdclass={"build_ext": BuildWithEngine})

@@ -73,7 +73,7 @@ cdef class Core:
 
 
 cdef class Runtime(Core):
-    cdef BlockId find_one(self, object what)
+    cdef BlockId find_one(self, object what, str where)
     cdef BlockId identity_at(self, uint64_t address, uint64_t generation)
     cdef Resolved _identify(self, object what, Found* found) except? UNTRACKED
 

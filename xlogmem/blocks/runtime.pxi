@@ -276,14 +276,14 @@ cdef class Runtime(Core):
         """
         if PyLong_CheckExact(ptr) and 0 <= ptr <= UINT64_MAX:
             return self.identity_at(ptr, 0)
-        return for_each(ptr, lambda what: self.find_one(what), b" in find_block")
+        return for_each(ptr, lambda what: self.find_one(what, "find_block"), b" in find_block")
 
-    cdef BlockId find_one(self, object what):
+    cdef BlockId find_one(self, object what, str where):
         cdef Found found
         cdef Extent extent
         cdef Resolved resolved
         refuse_several(what, "name each of them")
-        resolved = self.resolve(what, &found, &extent, "find_block")
+        resolved = self.resolve(what, &found, &extent, where)
         if resolved not in (TRACKED, READ_ONLY_HERE):
             return None
         if isinstance(what, BlockView):

@@ -101,16 +101,15 @@ def runtime_of(what not None):
 
 
 def handle_in(Core core not None, what):
-    """Return the block, or the stream's handle, that an argument of `use` means in this runtime; None if it has none.
+    """Return the block, or the stream's handle, that an argument of `why` means in this runtime; None if it has none.
     A stream is registered, as `use` does."""
     try:
-        found = core.find_block(what)
+        return (<Runtime?>core).find_one(what, "why")
     except TypeError:                                   # no memory
         try:
             return core.stream_of(what)
         except (TypeError, StreamMisuseError):
             return None
-    return found if isinstance(found, BlockId) else None
 
 
 # ---------------------------------------------------------------------------------------------- for messages

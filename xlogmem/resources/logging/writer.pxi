@@ -110,10 +110,10 @@ cdef class LogWriter:
                 error = raised
         self.ring.dropped.fetch_add(<uint64_t>(count if failed is None else failed))
         self.sink.taken = 0
+        if error is not None:
+            self.report(error)                          # before flush() returns
         self.ring.written.fetch_add(count)
         self.progress.set()
-        if error is not None:
-            self.report(error)
         return 0
 
     cdef object content_of(self, size_t count):
