@@ -185,6 +185,13 @@ def plain_runtime(major: int) -> Extension:
                                       needed(f"libcudart.so.{major}")])
 
 
+def preloaded() -> Extension:
+    """What is loaded before libc into the programs that are checked."""
+    return Extension("xlogmem.check._preload", ["cpp/preload/preload.c"], depends=["cpp/host/hooks.h"],
+                     include_dirs=["cpp"], extra_link_args=["-s", "-ldl"],
+                     extra_compile_args=["-std=gnu11", "-O2", "-g0", "-Wall", "-Wextra", "-fvisibility=hidden"])
+
+
 def simulated_library(name: str, soname: str, folder: str, version: int, driver: str,
                       optimised: str = "-O1") -> Extension:
     """A library of NVIDIA's on top of the simulated driver, which it finds as the driver that is loaded."""
@@ -203,7 +210,7 @@ root = sources()
 modules = [module(str(path.relative_to(root).with_suffix("")).replace("/", "."), path, [root / "xlogmem"])
            for path in sorted(root.glob("xlogmem/**/*.pyx")) if path.parent.name != "rmm"]
 driver = needed("libcuda.so.1")
-setup(ext_modules=[*modules, *rmm_binding(), simulator, simulated_runtime(12, driver),
+setup(ext_modules=[*modules, *rmm_binding(), simulator, preloaded(), simulated_runtime(12, driver),
                    simulated_runtime(13, driver), plain_runtime(12), plain_runtime(13),
                    simulated_library("_curand", "libcurand", "curand", 10, driver),
                    simulated_library("_thrust", "libxlogmem_thrust", "thrust", 1, driver),

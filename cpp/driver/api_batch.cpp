@@ -65,7 +65,7 @@ void note_perhaps_waited(const Batch& batch, Stream* stream) {
         [](const CUmemcpyAttributes& one) { return one.srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL; });
     for (size_t i = 0; i < batch.count; i++)
         if (batch.is_on_host(i) && (in_call || !is_pinned(batch.sources[i])))
-            return driver().engine.host_may_learn(driver().engine.queued_on(*stream->order));
+            return host_may_learn(driver().engine.queued_on(*stream->order));
 }
 
 CUresult copy_batch(Lock& lock, const Batch& batch, size_t* failed, CUstream handle) {

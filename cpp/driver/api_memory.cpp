@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <sys/mman.h>
+#include <unistd.h>
 
 using namespace sim;
 
@@ -26,20 +27,30 @@ CUresult allocate_async(Lock& lock, CUdeviceptr* address, size_t bytes, Pool* po
     return CUDA_SUCCESS;
 }
 
+// The program's mapping of new memory, and another one.
+void* map_twice(size_t bytes, u8** alias) {
+    int file = memfd_create("xlogmem-host", MFD_CLOEXEC);
+    if (file < 0) return MAP_FAILED;
+    auto map = [&] { return mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0); };
+    void* own = ftruncate(file, off_t(bytes)) ? MAP_FAILED : map();
+    void* programs = own == MAP_FAILED ? MAP_FAILED : map();
+    close(file);
+    if (own != MAP_FAILED && programs == MAP_FAILED) munmap(own, bytes);
+    *alias = static_cast<u8*>(own);
+    return programs;
+}
+
 CUresult allocate_host(void** address, size_t bytes, bool managed) {
     Context* context;
     if (!address || !bytes) return CUDA_ERROR_INVALID_VALUE;
     REFUSE_IF(current_context(&context));
     REFUSE_IF(check_unsafe_call());
-    if (managed) {
-        *address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (*address == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    } else if (posix_memalign(address, 4096, bytes)) {
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    memory().pinned[reinterpret_cast<u64>(*address)] = {bytes, managed, false, memory().next_buffer_id++};
+    HostRange range{bytes, managed, false, memory().next_buffer_id++};
+    *address = map_twice(bytes, &range.alias);
+    if (*address == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    memory().pinned[reinterpret_cast<u64>(*address)] = range;
     if (managed)
-        watch_alloc(nullptr, reinterpret_cast<u64>(*address), bytes);
+        watch_managed(reinterpret_cast<u64>(*address), bytes);
     else
         watch_pin(reinterpret_cast<u64>(*address), bytes);
     return CUDA_SUCCESS;
@@ -57,10 +68,11 @@ CUresult free_host(Lock& lock, u64 address, bool managed) {
     run_everything(lock);
     found = pinned.find(address);
     if (found == pinned.end()) return CUDA_ERROR_INVALID_VALUE;  // freed by another thread while we waited
-    u64 bytes = found->second.bytes;
+    auto [bytes, alias] = std::pair(found->second.bytes, found->second.alias);
     pinned.erase(found);
+    munmap(alias, bytes);
     if (!managed) {
-        free(reinterpret_cast<void*>(address));
+        munmap(reinterpret_cast<void*>(address), bytes);
         return CUDA_SUCCESS;
     }
     host_learns(learned);
@@ -192,7 +204,7 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr address) {
     });
 }
 
-// Managed memory is host memory that both sides reach at one address. What the host does with it is not watched.
+// Managed memory is host memory that both sides reach at one address.
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned) {
     return api_call(CALL("cuMemAllocManaged"), [&](Lock&) -> CUresult {
         void* result = nullptr;

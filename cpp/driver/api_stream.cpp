@@ -23,6 +23,7 @@ CUresult create(CUstream* handle, unsigned flags, int priority) {
 void found_done(Lock& lock, const check::Clock& clock, const check::Clock& perhaps = {}) {
     ThreadState& thread = this_thread();
     thread.learned = true;
+    judge_host();
     if (thread.queries == XLOGMEM_CHECK_OF_BUFFERS) return driver().engine.host_pools_learn(clock);
     bool of_library = thread.queries == XLOGMEM_CHECK_OF_POOL;
     if (!of_library) {
@@ -32,11 +33,11 @@ void found_done(Lock& lock, const check::Clock& clock, const check::Clock& perha
     }
     if (of_library) {
         driver().engine.host_pools_learn(clock);
-        driver().engine.host_may_learn(clock);
+        host_may_learn(clock);
     } else {
         host_learns(clock);
     }
-    driver().engine.host_may_learn(perhaps);
+    host_may_learn(perhaps);
 }
 
 CUresult query(Lock& lock, Stream* stream) {
@@ -75,7 +76,7 @@ CUresult host_function(Lock& lock, CUstream handle, const char* name, std::funct
     work.run = std::move(function);
     work.host_function = true;
     REFUSE_IF(submit(lock, stream, std::move(work)));
-    if (!stream->capture) driver().engine.host_may_learn(queued(stream));
+    if (!stream->capture) host_may_learn(queued(stream));
     return CUDA_SUCCESS;
 }
 

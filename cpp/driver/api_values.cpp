@@ -8,6 +8,8 @@
 #include "memory.hpp"
 #include "watch.hpp"
 
+#include "host/guard.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -54,7 +56,10 @@ Work work_of(const Value& one) {
     Work work;
     work.name = this_thread().call;
     if (one.is_wait) {
-        work.until = [one] { return has_come(one); };
+        work.until = [one] {
+            check::host::OfDriver scope;
+            return has_come(one);
+        };
         work.run = [one] {
             if (!on_device(one.address, one.width)) fault(CUDA_ERROR_ILLEGAL_ADDRESS);
         };
@@ -84,7 +89,7 @@ CUresult use_values(Lock& lock, CUstream handle, const std::vector<Value>& all) 
     for (const Value& one : all) {
         REFUSE_IF(waits ? submit(lock, stream, work_of(one), nullptr, watch) : submit(lock, stream, work_of(one)));
         if (!one.is_wait && one.is_on_host() && !stream->capture)
-            driver().engine.host_may_learn(driver().engine.queued_on(*stream->order));
+            host_may_learn(driver().engine.queued_on(*stream->order));
     }
     return CUDA_SUCCESS;
 }

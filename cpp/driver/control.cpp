@@ -6,6 +6,7 @@
 #include "watch.hpp"
 
 #include "engine/trace.hpp"
+#include "host/guard.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -106,7 +107,9 @@ EXPORT void xsim_reset(const char* policy, u64 seed) {
         site.count = site.with_gil = 0;
     });
     run_everything(lock);
+    judge_host();
     d.engine.all_is_done();
+    check::host::settle(d.engine.host());
     d.steps = 0;
     if (d.gate != CUDA_ERROR_NOT_INITIALIZED) d.gate = CUDA_SUCCESS;
     set_policy(policy_named(policy), seed);
@@ -200,6 +203,19 @@ EXPORT u64 xsim_omissions(char* buffer, u64 size) {
 
 // Each call takes the number of its place in the program from this function, before a lock. nullptr ends that.
 EXPORT void xsim_find_sites(u32 (*function)()) { site_of_caller = function; }
+
+// The host's own accesses to page-locked memory are seen from here on; in handlers of signals this function gives their
+// places. nullptr ends that. Returns 0 where nothing is seen: see host/guard.hpp.
+EXPORT int xsim_guard_host(u32 (*function)()) {
+    Lock lock(driver().mutex);
+    if (function && check::host::start(function)) {
+        driver().engine.take_host_uses();
+        return 1;
+    }
+    judge_host();
+    check::host::stop();
+    return 0;
+}
 
 EXPORT void xsim_clear_races() {
     Lock lock(driver().mutex);

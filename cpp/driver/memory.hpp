@@ -67,6 +67,8 @@ struct HostRange {
     u64 bytes;
     bool managed, registered;
     u64 number = 0;  // of managed memory: later memory may have the same address
+    // Page-locked memory is mapped twice, as the arena is: the check takes the program's mapping from the program.
+    u8* alias = nullptr;
 };
 
 struct Memory {
@@ -84,8 +86,9 @@ struct Memory {
     Memory();
     bool in_arena(u64 address) const { return address - base < bytes; }
     u8* view(u64 address) const {  // where the simulator reaches these bytes
-        return in_arena(address) ? alias + (address - base) : reinterpret_cast<u8*>(address);
+        return in_arena(address) ? alias + (address - base) : view_of_host(address);
     }
+    u8* view_of_host(u64 address) const;
 };
 Memory& memory();
 

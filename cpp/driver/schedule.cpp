@@ -5,6 +5,8 @@
 // functions alone run elsewhere, on a driver thread with the lock released, as in the real driver.
 #include "device.hpp"
 
+#include "host/guard.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -66,6 +68,7 @@ void execute(Stream* stream) {
                  (unsigned long long)stream->done + 1);
     }
     if (!operation.host_function) {
+        check::host::OfDriver scope;
         if (operation.run) operation.run();
         finish_operation(stream);
         return;

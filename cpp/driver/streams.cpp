@@ -7,6 +7,8 @@
 #include "memory.hpp"
 #include "watch.hpp"
 
+#include "host/guard.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <pthread.h>
@@ -200,6 +202,7 @@ u64 push(Stream* stream, Queued&& operation) {
     bool at_once = d.config.policy == Policy::Eager && stream->queue.empty() && !stream->busy &&
                    !operation.host_function && operation.may_run();
     if (at_once) {
+        check::host::OfDriver scope;
         if (operation.run) operation.run();
         stream->done++;
         d.steps++;
@@ -344,7 +347,9 @@ CUresult record_event(Lock& lock, Event* event, Stream* stream, bool external) {
 
 void host_learns(const check::Clock& clock) {
     this_thread().learned = true;
+    judge_host(clock);
     driver().engine.host_learns(clock);
+    check::host::settle(driver().engine.host());
 }
 
 void synchronize(Lock& lock, Stream* stream) {

@@ -1,7 +1,11 @@
 // Feeding the engine: see watch.hpp.
 #include "watch.hpp"
 
+#include "memory.hpp"
+
 #include "engine/records.hpp"
+#include "host/guard.hpp"
+#include "host/judge.hpp"
 #include "kernels/followed.hpp"
 
 #include <pthread.h>
@@ -72,11 +76,20 @@ void log_since(std::size_t before) {
     for (std::size_t i = before; i < all.size(); i++) log_line("%s", text_of(all[i]).c_str());
 }
 
+void guard_host_uses() {
+    for (const check::HostUse& use : engine().take_host_uses()) {
+        auto found = memory().pinned.find(use.block_begin);
+        bool shared = found == memory().pinned.end() || found->second.registered;
+        if (!engine().host_knows(use.time)) check::host::guard(use, shared);
+    }
+}
+
 // Feeds the engine; with a trace, the engine's findings are logged at once.
 template <class Feed>
 auto watched(Feed&& feed) {
     std::size_t before = engine().findings().all().size();
     auto result = feed();
+    if (check::host::is_on()) guard_host_uses();
     if (driver().config.trace) log_since(before);
     return result;
 }
@@ -174,12 +187,37 @@ check::Time watch_free(Stream* stream, u64 address) {
     return watched([&] { return engine().free(order, operation(this_thread().call), address); });
 }
 
+void watch_managed(u64 address, u64 bytes) {
+    watch_alloc(nullptr, address, bytes);
+    if (driver().config.races) engine().manage(address);
+}
+
 void watch_pin(u64 address, u64 bytes) {
     if (driver().config.races) engine().pin(operation(this_thread().call), address, bytes);
 }
 
 void watch_unpin(u64 address) {
+    judge_host();
     watched([&] { return engine().unpin(operation(this_thread().call), address); });
+    auto found = memory().pinned.find(address);
+    if (found != memory().pinned.end()) check::host::forget(address, address + found->second.bytes);
+}
+
+void judge_host() {
+    if (check::host::is_on()) watched([] { return check::host::judge(engine(), this_thread().site), 0; });
+}
+
+void judge_host(const check::Clock& coming) {
+    if (!check::host::is_on()) return;
+    check::Clock known = engine().host();
+    known.join(coming);
+    check::host::examine(known);
+    judge_host();
+}
+
+void host_may_learn(const check::Clock& clock) {
+    judge_host();
+    driver().engine.host_may_learn(clock);
 }
 
 check::Time watch_record(u64 event, Stream* stream) {
@@ -210,6 +248,7 @@ void report_dead(check::Kind kind, u64 handle) {
 }
 
 std::string findings_as_json() {
+    judge_host();
     engine().decide_all_frees();
     return check::as_json(engine(), stream_notes());
 }
@@ -220,7 +259,9 @@ namespace {
 void end_journal() {
     for (int turns = 0; turns < 100; turns++, usleep(1000)) {
         Lock lock(driver().mutex, std::try_to_lock);
-        if (lock) return engine().end_journal();
+        if (!lock) continue;
+        judge_host();
+        return engine().end_journal();
     }
 }
 
@@ -245,11 +286,13 @@ unsigned early_pools = 0;
 void report_early_pool() { early_pools++; }
 
 void clear_reports() {
+    judge_host();
     early_pools = 0;
     engine().clear_findings();
 }
 
 std::vector<std::string> race_reports() {
+    judge_host();
     engine().decide_all_frees();
     std::vector<std::string> texts(early_pools, "EARLY POOL: cuMemPoolDestroy was called while frees were pending");
     for (const check::Finding& finding : engine().findings().all()) texts.push_back(text_of(finding));

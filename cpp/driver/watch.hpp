@@ -39,9 +39,15 @@ struct KernelLaunch {
 check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& launch);
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes);
 check::Time watch_free(Stream* stream, u64 address);
+void watch_managed(u64 address, u64 bytes);  // its allocation
 // Page-locked memory of the host begins, and ends.
 void watch_pin(u64 address, u64 bytes);
 void watch_unpin(u64 address);
+// The host's own accesses to such memory, which the guard has noted since (host/guard.hpp): before the host's clock
+// moves, and before findings are read.
+void judge_host();
+void judge_host(const check::Clock& coming);  // … which the host will know
+void host_may_learn(const check::Clock& clock);
 check::Time watch_launch(Stream* stream, const check::Graph& graph);
 check::Time watch_record(u64 event, Stream* stream);
 void watch_wait(Stream* stream, u64 event);

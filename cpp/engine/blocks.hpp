@@ -28,6 +28,7 @@ struct Block {
     bool cut = false;  // pieces were cut out of it: an address in none of them says little
     bool released = false;  // freed into a pool, which orders the next owner only
     bool captured = false;  // a piece that a graph has for itself
+    bool managed = false;  // the host reaches it, too
     Pool pool = Pool::Driver;
     bool tracked = false;  // xlogmem's
     bool shared = false;  // a launch on another stream than its own has named it

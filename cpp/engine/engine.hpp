@@ -54,6 +54,14 @@ namespace check {
 
 class Trace;
 
+// An operation was queued that reads, or may write, these bytes of page-locked or managed memory.
+struct HostUse {
+    u64 begin, end;
+    bool may_write;
+    Time time;
+    u64 block_begin, block_end;
+};
+
 class Engine {
   public:
     // A name of an operation, for Operation::name. The names below exist from the beginning.
@@ -96,6 +104,13 @@ class Engine {
     void host_may_learn(const Clock& clock);
     // A library has found this work done, by a query of its own for a pool of host memory.
     void host_pools_learn(const Clock& clock);
+    // This memory, which was just allocated, is managed: the host reaches it, too.
+    void manage(u64 address);
+    // The host reads or writes these bytes of page-locked or managed memory itself. `sure`: else it may have meant others.
+    void touch_by_host(Operation what, u64 begin, u64 end, Role role, bool sure);
+    // What was queued on such memory since the last call, from the first call on.
+    std::vector<HostUse> take_host_uses();
+    const Clock& host() const { return order_.host(); }
     void all_is_done();
 
     bool host_knows(Time time) const { return order_.host().covers(time); }
@@ -209,6 +224,8 @@ class Engine {
         {"", 0}, {"allocate", kAllocate}, {"deallocate", kDeallocate}, {"use", kUse}};
     std::vector<Access> found_;  // by the comparison in progress
     Replaced replaced_;
+    std::vector<HostUse> host_uses_;
+    bool keeps_host_uses_ = false;
     u64 dropped_ = 0;
     u64 thread_ = 0;
     std::shared_ptr<Trace> trace_;
@@ -225,6 +242,7 @@ class Engine {
     void touch(Stream& stream, const Access& access, Block* block);
     void touch_block(Stream& stream, const Access& access, Block& block);
     void touch_host(Stream& stream, const Access& access, Block& block);
+    void keep_host_use(const Access& access, const Block& block);
     void look(const Stream& stream, const Access& access, const Block& block);
     bool gone(Stream& stream, const Access& access, const Block& block);
     void end_block(const Clock& clock, const Access& free, Block& block, bool piece);

@@ -17,6 +17,8 @@ namespace {
 // The kernels of GuardResourceAdaptor write to a page that the host looks at while they run.
 bool is_guard(const std::string& kernel) { return !kernel.rfind("xlogmem_guard", 0); }
 
+bool is_of_host(const Block& block) { return block.place == Place::Host || (block.managed && block.live); }
+
 }  // namespace
 
 // A pool of the host's memory has waited for what it has found done. A kernel that may write there may let the host know
@@ -32,8 +34,44 @@ void Engine::touch_host(Stream& stream, const Access& access, Block& block) {
                                        [&](const Access& earlier) { replaced_.add(block, earlier); });
     if (!found_.empty()) report_found(access, block);
     if (stream.capture) return;
+    if (keeps_host_uses_) keep_host_use(access, block);
     if (!access.anchor) return;  // no kernel
     if (access.role != Role::Read) order_.host_may_learn(stream.clock);
+}
+
+void Engine::manage(u64 address) {
+    if (trace_) trace_->line(":manage", address);
+    if (Block* block = blocks_.at(address, false)) block->managed = true;
+}
+
+// Of a kernel no more is known than where it begins.
+void Engine::keep_host_use(const Access& access, const Block& block) {
+    u64 begin = access.anchor ? access.anchor : access.begin, end = access.anchor ? begin + 1 : access.end;
+    host_uses_.push_back({begin, end, access.role != Role::Read, access.time, block.begin, block.end});
+}
+
+std::vector<HostUse> Engine::take_host_uses() {
+    keeps_host_uses_ = true;
+    return std::exchange(host_uses_, {});
+}
+
+// What the host does comes before all that it queues later, so it is compared, and not remembered. A kernel may be meant
+// to speak to the host while it runs.
+void Engine::touch_by_host(Operation what, u64 begin, u64 end, Role role, bool sure) {
+    if (trace_) trace_->line(":host", what, begin, end, role, sure);
+    Block* block = blocks_.find(begin);
+    if (!block || !is_of_host(*block)) return;
+    Access made = access(nullptr, {}, what, role);
+    made.begin = begin;
+    made.end = end;
+    Clock room;
+    bool locked = block->place == Place::Host;
+    block->shadow.compare(made, locked ? order_.seen_from_host_memory(order_.host(), room) : order_.host(), found_);
+    for (const Access& earlier : std::exchange(found_, {})) {
+        found_ = {earlier};
+        made.unseen = !sure || earlier.anchor;
+        report_found(made, *block);
+    }
 }
 
 // Drivers wait for the work that is queued, though no page promises it: so a finding is possible.

@@ -150,6 +150,7 @@ void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
         dropped_ += block.shadow.touch(access, stream.clock, order_.host(), found_,
                                        [&](const Access& earlier) { replaced_.add(block, earlier); });
     }
+    if (block.managed && keeps_host_uses_ && !stream.capture) keep_host_use(access, block);
     // A missing wait in this life of the memory says more than a missing wait for the earlier owners.
     bool at_home = stream.id == block.allocated.stream;
     bool meets = block.owners.any(at_home) && !stream.capture && !is_wrong(access, block);

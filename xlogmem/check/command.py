@@ -132,4 +132,11 @@ def environment(on_gpu: bool | None, pools: str) -> tuple[dict[str, str], str]:
         return gpu.environment(pools) | {"XLOGMEM_SIMULATE": "0"}, "the GPU"
     # PyTorch's layers use cuBLAS, which is simulated, in place of cuBLASLt.
     without_lt = {"DISABLE_ADDMM_CUDA_LT": "1"}
-    return sim.settings(quiet=True) | without_lt | {"XLOGMEM_CHECK_GPU": "0"}, "the simulated driver"
+    return (sim.settings(quiet=True) | without_lt | preloaded() | {"XLOGMEM_CHECK_GPU": "0"}), "the simulated driver"
+
+
+def preloaded() -> dict[str, str]:
+    """Return the variable by which system calls on memory that the device still works on are seen: see
+    cpp/preload/preload.c.  A sanitizer's library has to stay the first one."""
+    library = next(Path(__file__).parent.glob("_preload*.so"))
+    return {"LD_PRELOAD": ":".join(filter(None, [os.environ.get("LD_PRELOAD"), str(library)]))}

@@ -56,6 +56,11 @@ class Access:
     captured: tuple[Frame, ...] = ()
 
     @property
+    def is_own(self) -> bool:
+        """True for an access of the program's own code to host memory, which is no call of the driver: cpp/host."""
+        return self.stream.kind == "host" and self.name.startswith("host ")
+
+    @property
     def place(self) -> Frame | None:
         """The line of the call, or of the launch of its graph."""
         return place_in(self.stack)

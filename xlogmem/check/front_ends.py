@@ -81,6 +81,7 @@ class Simulated:
         self._simulator = sim.install()
         if sites.start():
             self._simulator.find_sites(sites.address_of_function())
+            self._simulator.guard_host(sites.address_of_function_for_handlers())
         pieces.report_to(self.hooks())
         neighbours.prepare_simulated()
 
@@ -96,6 +97,7 @@ class Simulated:
 
     def stop(self) -> None:
         self._simulator.find_sites(None)
+        self._simulator.guard_host(None)
 
     def hooks(self) -> int:
         return self._simulator.hooks()

@@ -29,6 +29,16 @@ CAUSES = {
     "write/reuse": "its next owner may have the memory while it is still being written",
     "free/reuse": "its next owner may have the memory before it is freed",
 }
+OWN_CAUSES = {                              # where the second access is the program's own
+    "read/write": "the host changes what is still being read",
+    "write/read": "the host reads what may not be written yet",
+    "write/write": "the host changes what is still being written",
+    "use/write": "the host changes what is still being used",
+    "read/free": "the host frees what is still being read",
+    "write/free": "the host frees what is still being written",
+    "use/free": "the host frees what is still being used",
+}
+INSTEAD = {"write": "or give each copy a buffer of its own", "read": "or read it later", "free": "or free it later"}
 DESTROYED = {"dead-stream": "stream", "dead-event": "event"}
 WORDS = {"read": "read", "write": "write", "use": "read_write"}     # of `use`, by the roles of accesses
 MOST = 8                                    # further findings of an entry that are named
@@ -51,6 +61,10 @@ def repair_of(finding: Finding) -> str | None:
     if library := first.stream.library or second.stream.library:
         return (f"none, if the memory is {library}'s own; else let the stream that is handed to the library wait, and "
                 "wait for it")
+    if second.is_own:
+        event = f"an event recorded on it after {first.place or first.name}"
+        begin = "let the host write after this call, or" if second.name.endswith("before this call") else f"{where},"
+        return f"{begin} wait for {first.stream.name} or {event}; {INSTEAD[second.role]}"
     if second.stream.kind == "host":
         return f"{where}, synchronize with {first.stream.name}"
     if first.stream.kind == "host":
@@ -170,13 +184,20 @@ def allocated_and_freed(finding: Finding) -> str:
                    (("allocated", finding.allocated), ("freed", finding.freed)) if stack)
 
 
+def cause_of(finding: Finding) -> str | None:
+    if finding.kind != "race":
+        return None
+    return (OWN_CAUSES if finding.second.is_own else CAUSES).get(finding.pair)
+
+
 def lines_of(finding: Finding) -> list[str]:
-    cause = CAUSES.get(finding.pair) if finding.kind == "race" else None
+    cause = cause_of(finding)
     lines = [f"{'CERTAIN' if finding.certain else 'POSSIBLE'} {title_of(finding)}{f': {cause}' if cause else ''}"]
     for name, access in (("first", finding.first), ("then", finding.second)):
         by = "by" if access.stream.kind == "host" else "on"
         graph = ", in a graph" if access.captured else ""
-        lines += line_of(name, access.stack, f"{access.name} ({access.role}) {by} {access.stream}{graph}")
+        what = access.name if access.is_own else f"{access.name} ({access.role}) {by} {access.stream}{graph}"
+        lines += line_of(name, access.stack, what)
         if access.captured:
             lines += line_of("", access.captured, "captured there")
     lines += wait_lines(finding)

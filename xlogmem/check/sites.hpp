@@ -122,14 +122,16 @@ inline bool works() {
 
 // -- text, for which the GIL is not needed: code objects that are kept do not change, and neither do their strings ----
 
-inline void add_as_code(std::string& text, unsigned unit) {
+template <class Text>
+void add_as_code(Text& text, unsigned unit) {
     char code[16];
     snprintf(code, sizeof code, "\\u%04x", unit);
     text += code;
 }
 
 // The string as JSON, in ASCII.
-inline void add_quoted(std::string& text, PyObject* string) {
+template <class Text>
+void add_quoted(Text& text, PyObject* string) {
     const int kind = int(PyUnicode_KIND(string));
     const void* data = PyUnicode_DATA(string);
     text += '"';
@@ -147,20 +149,110 @@ inline void add_quoted(std::string& text, PyObject* string) {
     text += '"';
 }
 
-// `[file, line, function]` for each frame, the innermost first.
+// `[file, line, function]`.
+template <class Text>
+void add_frame(Text& text, const Place& place) {
+    int line = PyCode_Addr2Line(place.code, place.instruction);
+    char number[24];
+    snprintf(number, sizeof number, ", %d, ", line > 0 ? line : place.code->co_firstlineno);
+    text += "[";
+    add_quoted(text, place.code->co_filename);
+    text += number;
+    add_quoted(text, place.code->co_qualname);
+    text += "]";
+}
+
+// A list of the frames, the innermost first.
 inline std::string text_of(const Stack& stack) {
     std::string text = "[";
     for (int i = 0; i < stack.depth; i++) {
-        PyCodeObject* code = stack.places[i].code;
-        int line = PyCode_Addr2Line(code, stack.places[i].instruction);
-        text += i ? ", [" : "[";
-        add_quoted(text, code->co_filename);
-        text += ", " + std::to_string(line > 0 ? line : code->co_firstlineno) + ", ";
-        add_quoted(text, code->co_qualname);
-        text += "]";
+        if (i) text += ", ";
+        add_frame(text, stack.places[i]);
     }
     return text + "]";
 }
+
+// -- places in handlers of signals, which neither allocate nor take the GIL -------------------------------------------
+
+// Text with a fixed room. What does not fit is left out.
+class FixedText {
+  public:
+    FixedText& operator+=(char letter) {
+        if (length_ + 1 < sizeof text_)
+            text_[length_++] = letter;
+        else
+            is_cut_ = true;
+        text_[length_] = 0;
+        return *this;
+    }
+    FixedText& operator+=(const char* letters) {
+        while (*letters) *this += *letters++;
+        return *this;
+    }
+    const char* text() const { return text_; }
+    bool is_cut() const { return is_cut_; }
+    std::size_t length() const { return length_; }
+    void cut_to(std::size_t length) {
+        text_[length_ = length] = 0;
+        is_cut_ = false;
+    }
+
+  private:
+    char text_[4096] = "";
+    std::size_t length_ = 0;
+    bool is_cut_ = false;
+};
+
+// Stacks that such handlers have seen, as JSON: the thread's frames run while it handles a signal, and their code
+// objects may be gone afterwards. The numbers have a bit that those of Sites have not.
+class SitesOfSignals {
+  public:
+    static constexpr std::uint32_t kBit = 0x80000000u, kMost = 512;
+
+    std::uint32_t of_caller() {
+        const PyThreadState* thread = PyGILState_GetThisThreadState();
+        if (!thread) return 0;
+        Stack stack = stack_of(thread);
+        if (!stack.depth) return 0;
+        std::uint64_t wanted = stack.hash | 1;
+        for (std::uint32_t turn = 0; turn < kMost; turn++) {
+            std::uint32_t at = std::uint32_t((wanted + turn) % kMost);
+            std::uint64_t known = 0;
+            if (claimed_[at].compare_exchange_strong(known, wanted)) fill(texts_[at], stack);
+            if (known == 0 || known == wanted) return kBit | at;
+        }
+        return 0;
+    }
+    static bool is(std::uint32_t number) { return number & kBit; }
+    const char* text(std::uint32_t number) const { return texts_[(number & ~kBit) % kMost].text(); }
+    // The numbers that were given, from `number` on; 0: there are no more.
+    std::uint32_t next(std::uint32_t number) const {
+        for (std::uint32_t at = number & ~kBit; at < kMost; at++)
+            if (claimed_[at]) return kBit | at;
+        return 0;
+    }
+
+  private:
+    std::atomic<std::uint64_t> claimed_[kMost] = {};  // hashes
+    FixedText texts_[kMost];
+
+    static void fill(FixedText& text, const Stack& stack) {
+        text += '[';
+        for (int i = 0; i < stack.depth; i++) {
+            std::size_t before = text.length();
+            if (i) text += ", ";
+            add_frame(text, stack.places[i]);
+            text += ']';
+            if (text.is_cut()) return end(text, before);
+            text.cut_to(text.length() - 1);
+        }
+        text += ']';
+    }
+    static void end(FixedText& text, std::size_t length) {
+        text.cut_to(length);
+        text += ']';
+    }
+};
 
 // All stacks that were seen, by their numbers; 0 stands for none. They are kept until the process ends, and their code
 // objects with them: a program has so many places.
@@ -188,6 +280,7 @@ class Sites {
 
     // With the GIL. Before this has returned true, no stack has a number.
     bool start() { return can_read_ = works(); }
+    bool can_read() const { return can_read_; }
 
   private:
     std::atomic<bool> can_read_{false};

@@ -11,6 +11,7 @@ from xlogmem._base.labels cimport line_of
 from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
 
+import json
 from time import perf_counter_ns
 
 from xlogmem.check.frames import Frame
@@ -29,6 +30,10 @@ cdef extern from "sites.hpp" namespace "check" nogil:
         uint32_t of_caller()
         size_t size()
         Stack at(uint32_t number)
+    cdef cppclass SitesOfSignals:
+        @staticmethod
+        bint of "is"(uint32_t number)
+        uint32_t next(uint32_t number)
 
 
 cdef extern from *:
@@ -37,11 +42,16 @@ cdef extern from *:
         static auto& sites = *xlogmem_make_new<check::Sites>(); // threads may outlive the statics
         return sites;
     }
+    static check::SitesOfSignals xlogmem_sites_of_signals;      // handlers cannot make them
+    extern "C" __attribute__((visibility("default"))) uint32_t xlogmem_site_in_handler() {
+        return xlogmem_sites().can_read() ? xlogmem_sites_of_signals.of_caller() : 0;
+    }
     extern "C" __attribute__((visibility("default"))) uint32_t xlogmem_site_of_caller() {
         return xlogmem_sites().of_caller();
     }
     extern "C" __attribute__((visibility("default"))) char* xlogmem_text_of_site(uint32_t number) {
         try {
+            if (check::SitesOfSignals::is(number)) return strdup(xlogmem_sites_of_signals.text(number));
             return strdup(check::text_of(xlogmem_sites().at(number)).c_str());
         } catch (const std::bad_alloc&) {
             return nullptr;
@@ -49,6 +59,8 @@ cdef extern from *:
     }
     """
     Sites& xlogmem_sites() nogil
+    SitesOfSignals xlogmem_sites_of_signals
+    uint32_t xlogmem_site_in_handler() nogil
     char* xlogmem_text_of_site(uint32_t number) nogil
     uint32_t xlogmem_site_of_caller() nogil
 
@@ -71,6 +83,21 @@ def address_of_function():
     return <uintptr_t><void*>xlogmem_site_of_caller
 
 
+def address_of_function_for_handlers():
+    """The same for handlers of signals, which can neither allocate nor take the GIL."""
+    return <uintptr_t><void*>xlogmem_site_in_handler
+
+
+def numbers():
+    """Yield the numbers of all stacks that have one."""
+    cdef uint32_t number
+    yield from range(1, site_count() + 1)
+    number = xlogmem_sites_of_signals.next(0)
+    while number:
+        yield number
+        number = xlogmem_sites_of_signals.next(number + 1)
+
+
 def site_count():
     """Return the number of stacks that have a number."""
     return xlogmem_sites().size()
@@ -86,6 +113,8 @@ def frames_at(uint32_t number):
     """
     cdef Stack stack
     cdef int i
+    if SitesOfSignals.of(number):
+        return [Frame(*frame) for frame in json.loads(json_of(number))]
     if number > site_count():
         raise ValueError(f"no place has the number {number}")
     stack = xlogmem_sites().at(number)

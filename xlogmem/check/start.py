@@ -45,7 +45,7 @@ def found(report: Report) -> list[findings.Finding]:
 
 def places() -> Iterator[str]:
     """Yield the places in the program by their numbers, as lines ``NUMBER FILE:LINE FUNCTION``."""
-    for number in range(1, sites.site_count() + 1):
+    for number in sites.numbers():
         place = place_in(findings.stack_of(number))
         if place is not None:
             yield f"{number} {place.file}:{place.line} {place.function}"

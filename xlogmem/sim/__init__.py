@@ -83,6 +83,7 @@ class Simulator:
             "audit": (None, [ctypes.c_int]),
             "omissions": (u64, [text, u64]),
             "find_sites": (None, [ctypes.c_void_p]),
+            "guard_host": (ctypes.c_int, [ctypes.c_void_p]),
             "launch_unknown": (None, [ctypes.c_int]),
             "declare_kernel": (None, [text, text, ctypes.c_void_p]),
             "learn_kernels": (None, [text, u64]),
@@ -175,6 +176,11 @@ class Simulator:
     def find_sites(self, function: int | None) -> None:
         """From now on each call takes the number of its place in the program from the C function at this address."""
         self._call("find_sites", function)
+
+    def guard_host(self, function: int | None) -> bool:
+        """From now on the check sees the host's own accesses to page-locked memory; the C function at this address
+        gives their places in handlers of signals.  None ends that.  Returns False where nothing is seen."""
+        return bool(self._call("guard_host", function))
 
     def hooks(self) -> int:
         """The address of the table of cpp/engine/hooks.hpp: what a runtime reports to the check."""

@@ -1,0 +1,159 @@
+// See guard.hpp.
+#include "guard.hpp"
+
+#include "calls.hpp"
+#include "edges.hpp"
+#include "faults.hpp"
+#include "notes.hpp"
+
+#include <algorithm>
+#include <pthread.h>
+
+namespace check::host {
+
+namespace {
+
+std::atomic<bool> on{false};
+xlogmem_host_set_action* of_preload = nullptr;  // where system calls are seen
+Notes all_notes;
+Edges& edges = *new Edges;  // threads may outlive the statics
+
+constexpr bool kHere =
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    true;
+#else
+    false;
+#endif
+
+// The child of a fork has no driver, and the memory is its own.
+void follow_forks() {
+    static const int once = pthread_atfork(Spin::take_at_fork, Spin::release_after_fork, [] {
+        pages().remove_all();
+        on = false;
+        Spin::release_after_fork();
+    });
+    (void)once;
+}
+
+bool is_stack(u64 begin, u64 end) {
+    char here;
+    u64 address = reinterpret_cast<u64>(&here);
+    return begin <= address && address < end;
+}
+
+// Of a large range the beginning, the end and pages between are guarded, where programs go first: the whole of it takes
+// milliseconds.
+constexpr u64 kWhole = u64(4) << 20, kFirst = u64(1) << 20, kLast = u64(64) << 10, kBetween = 64;
+
+template <class Take>
+void each_part(Window pages, Take&& take) {
+    u64 bytes = pages.end - pages.begin;
+    if (bytes <= kWhole) return take(pages);
+    Window middle{pages.begin + kFirst, pages.end - kLast};
+    take(Window{pages.begin, middle.begin});
+    u64 step = page_of((middle.end - middle.begin) / kBetween);
+    for (u64 at = middle.begin; at + kPage <= middle.end; at += step) take(Window{at, at + kPage});
+    take(Window{middle.end, pages.end});
+}
+
+// Pages that the range may have for itself.
+Window pages_of(const HostUse& use, bool shared) {
+    if (!of_preload) return {next_page(use.begin), page_of(use.end)};
+    Window pages{page_of(use.begin), next_page(use.end)};
+    if (!shared) return pages;
+    return {std::max(pages.begin, next_page(use.block_begin)), std::min(pages.end, page_of(use.block_end))};
+}
+
+// A buffer of a loop, which is still guarded for the time before.
+bool is_guarded(const HostUse& use) {
+    bool found = false;
+    for (Pending& one : pages()) {
+        if (one.begin != use.begin || one.end != use.end || one.closed != use.may_write) continue;
+        if (one.time.slot != use.time.slot || one.windows) continue;
+        one.time = use.time;
+        found = true;
+    }
+    return found;
+}
+
+}  // namespace
+
+Notes& notes() { return all_notes; }
+
+void note_hit(Pending& one, Note note) {
+    if (!one.has_told || !note.site || one.told != note.site) notes().add(note);
+    one.has_told = true;
+    one.told = note.site;
+}
+
+bool start(SiteOf site_of) {
+    if (!kHere) return false;
+    set_site(site_of);
+    if (on) return true;
+    follow_forks();
+    if (!have_handlers(sigaction)) return false;
+    of_preload = watch_calls();
+    on = true;
+    return true;
+}
+
+bool is_on() { return on; }
+
+void stop() {
+    Spin spin;
+    pages().remove_all();
+    on = false;
+}
+
+void guard(const HostUse& use, bool shared) {
+    if (!on || is_stack(use.begin, use.end)) return;
+    Window wanted = pages_of(use, shared);
+    if (shared) edges.add(use, wanted);
+    if (wanted.begin >= wanted.end) return;
+    have_handlers(of_preload ? of_preload : sigaction);
+    Spin spin;
+    if (is_guarded(use)) return;
+    each_part(wanted, [&](Window part) {
+        Pending one{};
+        one.begin = use.begin;
+        one.end = use.end;
+        one.pages = part;
+        one.time = use.time;
+        one.closed = use.may_write;
+        pages().add(one);
+    });
+}
+
+namespace {
+
+template <class Test>
+void lift_if(Test&& test) {
+    if (pages().empty()) return;
+    Spin spin;
+    for (Pending* one = pages().begin(); one != pages().end();)
+        if (test(*one))
+            pages().remove(one);
+        else
+            one++;
+}
+
+}  // namespace
+
+void examine(const Clock& coming) { edges.examine(coming); }
+
+void settle(const Clock& host) {
+    lift_if([&](const Pending& one) { return host.covers(one.time); });
+}
+
+void forget(u64 begin, u64 end) {
+    lift_if([&](const Pending& one) { return one.begin < end && begin < one.end; });
+    edges.forget(begin, end);
+}
+
+bool take(Note& note) {
+    if (notes().empty()) return false;
+    Spin spin;
+    return notes().take(note);
+}
+
+}  // namespace check::host

@@ -1,0 +1,11 @@
+// Gives the engine what the guard has noted: see guard.hpp.
+#pragma once
+
+#include "engine/engine.hpp"
+
+namespace check::host {
+
+// The call in progress has this site.
+void judge(Engine& engine, u32 site);
+
+}  // namespace check::host
