@@ -43,6 +43,7 @@
 #include "declared.hpp"
 #include "findings.hpp"
 #include "graphs.hpp"
+#include "host_use.hpp"
 #include "pools.hpp"
 #include "replaced.hpp"
 #include "words.hpp"
@@ -53,14 +54,6 @@
 namespace check {
 
 class Trace;
-
-// An operation was queued that reads, or may write, these bytes of page-locked or managed memory.
-struct HostUse {
-    u64 begin, end;
-    bool may_write;
-    Time time;
-    u64 block_begin, block_end;
-};
 
 class Engine {
   public:

@@ -30,14 +30,17 @@ void Edges::add(const HostUse& use, u64 begin, u64 end) {
 
 // What the device writes is no change of the host's.
 void Edges::add(const HostUse& use, Window pages) {
-    if (use.may_write) return remove_if(edges_, [&](const Edge& one) { return one.block.begin == use.block_begin; });
+    if (use.may_write) {
+        std::erase_if(edges_, [&](const Edge& one) { return one.block.begin == use.block_begin; });
+        return;
+    }
     if (pages.begin >= pages.end) return add(use, use.begin, use.end);
     add(use, use.begin, std::min(use.end, pages.begin));
     add(use, std::max(use.begin, pages.end), use.end);
 }
 
 void Edges::examine(const Clock& coming) {
-    remove_if(edges_, [&](const Edge& one) {
+    std::erase_if(edges_, [&](const Edge& one) {
         if (!coming.covers(one.time)) return false;
         if (hash_of(one.bytes) == one.hash) return true;
         Note note;
@@ -51,7 +54,7 @@ void Edges::examine(const Clock& coming) {
 }
 
 void Edges::forget(u64 begin, u64 end) {
-    remove_if(edges_, [&](const Edge& one) { return one.bytes.begin < end && begin < one.bytes.end; });
+    std::erase_if(edges_, [&](const Edge& one) { return one.bytes.begin < end && begin < one.bytes.end; });
 }
 
 }  // namespace check::host

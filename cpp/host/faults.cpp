@@ -115,7 +115,7 @@ void pass_on(const struct sigaction& other, int number, siginfo_t* info, void* c
         return other.sa_handler(number);
     }
     if (was_sent && !(other.sa_flags & SA_SIGINFO) && other.sa_handler == SIG_IGN) return;
-    struct sigaction plain {};
+    struct sigaction plain{};
     plain.sa_handler = SIG_DFL;
     set_action.load()(number, &plain, nullptr);
     if (was_sent) raise(number);
@@ -168,10 +168,10 @@ void on_trap(int number, siginfo_t* info, void* context) { pass_on(before.trap, 
 using Handler = void (*)(int, siginfo_t*, void*);
 
 bool have(int number, Handler handler, struct sigaction& other) {
-    struct sigaction now {};
+    struct sigaction now{};
     if (set_action.load()(number, nullptr, &now)) return false;
     if ((now.sa_flags & SA_SIGINFO) && now.sa_sigaction == handler) return true;
-    struct sigaction wanted {};
+    struct sigaction wanted{};
     wanted.sa_sigaction = handler;
     wanted.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
     sigemptyset(&wanted.sa_mask);

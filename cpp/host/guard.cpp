@@ -35,10 +35,20 @@ void follow_forks() {
     (void)once;
 }
 
+Window stack_here() {
+    pthread_attr_t attributes;
+    void* begin = nullptr;
+    size_t bytes = 0;
+    if (pthread_getattr_np(pthread_self(), &attributes)) return {};
+    pthread_attr_getstack(&attributes, &begin, &bytes);
+    pthread_attr_destroy(&attributes);
+    return {reinterpret_cast<u64>(begin), reinterpret_cast<u64>(begin) + bytes};
+}
+
+// A handler runs on the stack of its thread.
 bool is_stack(u64 begin, u64 end) {
-    char here;
-    u64 address = reinterpret_cast<u64>(&here);
-    return begin <= address && address < end;
+    static thread_local const Window stack = stack_here();
+    return begin < stack.end && stack.begin < end;
 }
 
 // Of a large range the beginning, the end and pages between are guarded, where programs go first: the whole of it takes

@@ -18,7 +18,7 @@
 // All functions but those of the handlers are called under the front end's lock.
 #pragma once
 
-#include "engine/engine.hpp"
+#include "engine/host_use.hpp"
 
 namespace check::host {
 

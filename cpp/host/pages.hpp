@@ -36,9 +36,7 @@ struct Pending {
             if (open[i].holds(page)) return false;
         return true;
     }
-    bool is_hit_by(u64 address, bool write) const {
-        return begin <= address && address < end && (write || closed);
-    }
+    bool is_hit_by(u64 address, bool write) const { return begin <= address && address < end && (write || closed); }
 };
 
 // A number for the calling thread, which a handler of a signal can have. Thread-local variables cannot be had there: the

@@ -16,11 +16,9 @@ using namespace check;
 
 namespace {
 
-const std::map<std::string, Role> kRoles{{"read", Role::Read},
-                                         {"write", Role::Write},
-                                         {"readwrite", Role::ReadWrite},
-                                         {"unknown", Role::Unknown},
-                                         {"atomic", Role::Atomic}};
+const std::map<std::string, Role> kRoles{{"read", Role::Read},           {"write", Role::Write},
+                                         {"readwrite", Role::ReadWrite}, {"unknown", Role::Unknown},
+                                         {"atomic", Role::Atomic},       {"free", Role::Free}};
 
 using Words = std::vector<std::string>;
 
@@ -77,6 +75,7 @@ class Replay {
     bool on_handles();
     bool on_order();
     bool on_memory();
+    void touch_by_host(const Range& touched);
     bool on_host_memory();
     bool on_graphs();
     bool on_declarations();
@@ -235,6 +234,11 @@ u64 Replay::place(const std::string& name, u64 bytes) {
     return at;
 }
 
+// "?": the program may have meant other bytes.
+void Replay::touch_by_host(const Range& touched) {
+    engine_.touch_by_host(what_, touched.begin, touched.end, touched.role, !has("?"));
+}
+
 bool Replay::on_host_memory() {
     const std::string& call = word(0);
     if (call == "pin")
@@ -245,6 +249,10 @@ bool Replay::on_host_memory() {
         engine_.refuse_unpin(unpinned_.at(word(1)), what_, address(word(1)), std::stoull(word(2)));
     else if (call == "pools-learn")
         engine_.host_pools_learn(engine_.queued_on(*stream(word(1))));
+    else if (call == "manage")
+        engine_.manage(address(word(1)));
+    else if (call == "host")
+        touch_by_host(range(word(1)));
     else
         return false;
     return true;
