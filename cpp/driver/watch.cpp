@@ -88,8 +88,10 @@ void guard_host_uses() {
 template <class Feed>
 auto watched(Feed&& feed) {
     std::size_t before = engine().findings().all().size();
+    bool guards = check::host::is_on();
+    if (guards) check::host::judge(engine(), this_thread().site);  // what the host did comes before this
     auto result = feed();
-    if (check::host::is_on()) guard_host_uses();
+    if (guards) guard_host_uses();
     if (driver().config.trace) log_since(before);
     return result;
 }
@@ -204,7 +206,7 @@ void watch_unpin(u64 address) {
 }
 
 void judge_host() {
-    if (check::host::is_on()) watched([] { return check::host::judge(engine(), this_thread().site), 0; });
+    watched([] { return 0; });
 }
 
 void judge_host(const check::Clock& coming) {

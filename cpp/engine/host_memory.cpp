@@ -69,7 +69,7 @@ void Engine::touch_by_host(Operation what, u64 begin, u64 end, Role role, bool s
     block->shadow.compare(made, locked ? order_.seen_from_host_memory(order_.host(), room) : order_.host(), found_);
     for (const Access& earlier : std::exchange(found_, {})) {
         found_ = {earlier};
-        made.unseen = !sure || earlier.anchor;
+        made.unseen = !sure || (earlier.anchor && earlier.may_signal);
         report_found(made, *block);
     }
 }

@@ -220,6 +220,20 @@ ok(driver.cuCtxSynchronize())
     assert done.pairs == [("read/write", True)] * 2, done.stderr
 
 
+def test_an_access_is_compared_with_what_came_before_it(checked):
+    """... and not with the upload after it."""
+    program = BEGIN + """
+page = pinned(4096)
+ok(driver.cuMemcpyHtoDAsync(d, page.ctypes.data, 4096, s))      # first
+page[3] = 1                                                     # then
+ok(driver.cuMemcpyHtoDAsync(d, page.ctypes.data, 4096, s))
+ok(driver.cuCtxSynchronize())
+"""
+    done = checked(program)
+    found, = done.findings
+    assert found["first"]["stack"][0]["line"] == line_with(program, "# first"), done.stderr
+
+
 def test_what_the_report_says(checked):
     done = checked(BEGIN + PROGRAMS["a result is read before it is there"][1])
     assert "CERTAIN write/read: the host reads what may not be written yet" in done.stderr
