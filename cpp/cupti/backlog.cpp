@@ -53,7 +53,7 @@ Time Backlog::launch(const Noted& noted) {
     FollowedWord followed(engine_, touches_, kernel.arrays, noted.space);
     for (const LaunchedWord& word : words_)
         followed.add_to(launched, word.offset, {word.number, word.role, word.found}, word.followed);
-    return engine_.work(*noted.stream, noted.what, ranges_.data(), ranges_.size());
+    return launched.feed(noted.what, kernel.may_signal);
 }
 
 // -- the feeder -------------------------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ struct Kernel {
     std::vector<Word> words;
     std::vector<Parameter> parameters;  // none: the driver has not said where they are
     std::shared_ptr<const FirstThread> first;  // nullptr: its code is not known
+    bool may_signal = true;  // see Facts
     std::optional<StructLayout> layout;  // of one of them
     std::optional<ElementwiseArrays> arrays;
     std::vector<u32> lists;  // the engine's numbers: the words of a list are one to it

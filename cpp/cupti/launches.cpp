@@ -22,6 +22,7 @@ Kernel& kernel_of(const Call& call, CUfunction function) {
     }
     made.words = words_of(made.parameters, text.get(), symbol);
     if (text) made.first = text->first;
+    if (text) made.may_signal = text->may_signal;
     made.layout = StructLayout::of(symbol, made.parameters);
     made.arrays = ElementwiseArrays::of(symbol, made.parameters);
     made.name = call.front.engine().name(name);

@@ -124,10 +124,11 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
         unknown_kernels().launches++;
     }
     auto watch = [&] {
-        const check::FirstThread* first = function.facts ? function.facts->first.get() : nullptr;
-        return watch_kernel(
-            stream, function.shown,
-            {prepared->pointers, prepared->layout, prepared->arrays, prepared->space, prepared->shape, first});
+        static const auto& nothing = *new check::Facts;
+        const check::Facts& facts = function.facts ? *function.facts : nothing;
+        return watch_kernel(stream, function.shown,
+                            {prepared->pointers, prepared->layout, prepared->arrays, prepared->space, prepared->shape,
+                             facts.first.get(), facts.may_signal});
     };
     return submit(lock, stream, std::move(work), nullptr, watch);
 }

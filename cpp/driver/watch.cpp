@@ -157,23 +157,22 @@ u32 number_of_word(u32 name, u32 offset) {
 
 check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& launch) {
     check::Operation what = operation(name);
+    if (!driver().config.races) return engine().work(*stream->order, what);
     std::vector<check::Range> ranges;
-    if (driver().config.races) {
-        check::Launched launched(engine(), *stream->order, launch.space, ranges);
-        std::vector<check::Touch> touches;
-        if (launch.first) launch.first->run(launch.space, launch.shape, &touches);
-        check::FollowedWord followed(engine(), touches, launch.arrays, launch.space);
-        auto through = [&](u32 word, check::Role role, bool found) {
-            return check::Through{number_of_word(what.name, word), role, found};
-        };
-        check::each_word(
-            launch.pointers, launch.layout, launch.space, launch.shape.grid,
-            [&](const check::Pointer& one) {
-                followed.add_to(launched, one.offset, through(one.offset, one.role, one.found), one.followed);
-            },
-            [&](u32 offset, u32 list) { launched.add(offset, through(kLists + list, check::Role::Unknown, false)); });
-    }
-    return watched([&] { return engine().work(*stream->order, what, ranges.data(), ranges.size()); });
+    check::Launched launched(engine(), *stream->order, launch.space, ranges);
+    std::vector<check::Touch> touches;
+    if (launch.first) launch.first->run(launch.space, launch.shape, &touches);
+    check::FollowedWord followed(engine(), touches, launch.arrays, launch.space);
+    auto through = [&](u32 word, check::Role role, bool found) {
+        return check::Through{number_of_word(what.name, word), role, found};
+    };
+    check::each_word(
+        launch.pointers, launch.layout, launch.space, launch.shape.grid,
+        [&](const check::Pointer& one) {
+            followed.add_to(launched, one.offset, through(one.offset, one.role, one.found), one.followed);
+        },
+        [&](u32 offset, u32 list) { launched.add(offset, through(kLists + list, check::Role::Unknown, false)); });
+    return watched([&] { return launched.feed(what, launch.may_signal); });
 }
 
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes) {

@@ -35,6 +35,7 @@ struct KernelLaunch {
     const std::vector<u8>& space;  // the values of its parameters
     const check::GridShape& shape;
     const check::FirstThread* first;  // nullptr: its code is not known
+    bool may_signal;  // see check::Facts
 };
 check::Time watch_kernel(Stream* stream, const char* name, const KernelLaunch& launch);
 check::Time watch_alloc(Stream* stream, u64 address, u64 bytes);

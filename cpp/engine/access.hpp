@@ -79,6 +79,7 @@ struct Access {
     bool found = false;  // … and nothing shows that the kernel uses the address
     bool unused = false;  // … and its code shows that it does not
     bool unseen = false;  // it may come after what it contradicts: see Clock::add_unseen()
+    bool may_signal = true;  // the host may know by it, while the kernel runs, of all that came before
     bool in_capture = false;  // its time is one of the capture, not of a stream
     u32 library = 0;  // a name: of the library that has made the stream for itself
     bool of_driver = false;  // wrong by the rules of the driver's pool alone, which a check has put in place: pools.hpp

@@ -193,11 +193,12 @@ bool is_end(const Range& range, const Range* ranges, std::size_t count) {
 
 }  // namespace
 
-Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size_t count) {
-    if (trace_) trace_->work(stream, what, ranges, count);
+Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size_t count, bool may_signal) {
+    if (trace_) trace_->work(stream, what, ranges, count, may_signal);
     Time now = tick(stream);
     if (!stream.capture) replaced_.begin(now);
     Access made = access(&stream, now, what, Role::Read);
+    made.may_signal = may_signal;
     for (std::size_t i = 0; i < count; i++) {
         const Range& range = ranges[i];
         made.begin = range.begin;

@@ -110,8 +110,10 @@ class Engine {
     bool is_before(Time time, const Stream& stream) const { return host_knows(time) || stream.clock.covers(time); }
 
     // -- work --------------------------------------------------------------------------------------------------------
-    // Adds an operation that touches nothing, or these ranges.
-    Time work(Stream& stream, Operation what, const Range* ranges = nullptr, std::size_t count = 0);
+    // Adds an operation that touches nothing, or these ranges. `may_signal`: a kernel that writes memory of the host may
+    // let the host know by it of what came before.
+    Time work(Stream& stream, Operation what, const Range* ranges = nullptr, std::size_t count = 0,
+              bool may_signal = true);
     // The driver has refused this work: its accesses are forgotten, with their findings.
     void refuse(Stream& stream, Operation what, Time time);
     // Takes one word of a kernel's parameters, and adds a range if the word is an address in a block.

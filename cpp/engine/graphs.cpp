@@ -96,13 +96,13 @@ std::shared_ptr<const Graph> Capture::finish() {
     for (const Lane& lane : lanes_) graph->has_work |= lane.newest > 0;
     for (const CapturedAccess& made : graph_.allocations)
         if (!is_own(made.generation)) graph->allocations.push_back(made);
-    std::set<std::tuple<u64, u64, u64, u64, u64, Role, bool, bool, bool, bool, u64>> known;
+    std::set<std::tuple<u64, u64, u64, u64, u64, Role, bool, bool, bool, bool, bool, u64>> known;
     for (const CapturedAccess& captured : graph_.accesses) {
         const Access& access = captured.access;
         if (is_own(captured.generation)) continue;
         if (known
                 .emplace(access.begin, access.end, access.anchor, access.rows.pitch, access.rows.width, access.role,
-                         access.maybe_end, access.absent, access.moved, access.unseen, captured.generation)
+                         access.maybe_end, access.absent, access.moved, access.unseen, access.may_signal, captured.generation)
                 .second)
             graph->accesses.push_back(captured);
     }

@@ -22,7 +22,8 @@ bool is_of_host(const Block& block) { return block.place == Place::Host || (bloc
 }  // namespace
 
 // A pool of the host's memory has waited for what it has found done. A kernel that may write there may let the host know
-// that it has done all before: programs look at such memory until it changes.
+// that it has done all before: programs look at such memory until it changes. A kernel without an instruction of the
+// system's scope cannot.
 void Engine::touch_host(Stream& stream, const Access& access, Block& block) {
     if (is_guard(names_[access.what.name])) return;
     Clock of_stream, of_host;
@@ -36,7 +37,7 @@ void Engine::touch_host(Stream& stream, const Access& access, Block& block) {
     if (stream.capture) return;
     if (keeps_host_uses_) keep_host_use(access, block);
     if (!access.anchor) return;  // no kernel
-    if (access.role != Role::Read) order_.host_may_learn(stream.clock);
+    if (access.role != Role::Read && access.may_signal) order_.host_may_learn(stream.clock);
 }
 
 void Engine::manage(u64 address) {

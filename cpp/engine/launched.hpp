@@ -11,8 +11,8 @@ class Launched {
     static constexpr u64 kOfMemory = 0x100000001;
 
     // `space` has the values of all parameters, at their offsets; the ranges are added to `ranges`.
-    Launched(Engine& engine, const Stream& stream, const std::vector<u8>& space, std::vector<Range>& ranges)
-        : engine_(engine), space_(space), ranges_(ranges), launch_(engine.new_launch()) {
+    Launched(Engine& engine, Stream& stream, const std::vector<u8>& space, std::vector<Range>& ranges)
+        : engine_(engine), stream_(stream), space_(space), ranges_(ranges), launch_(engine.new_launch()) {
         ranges_.clear();
         launch_.stream = stream.id;
         for (std::size_t offset = 0; offset < space.size(); offset += 8) {
@@ -35,8 +35,14 @@ class Launched {
     // Adds an access of the kernel to exactly these bytes.
     void add_exact(u64 begin, u64 end, Role role, const Rows& rows) { ranges_.push_back({begin, end, role, 0, rows}); }
 
+    // Feeds the engine with the launch. `may_signal`: see Facts.
+    Time feed(Operation what, bool may_signal) {
+        return engine_.work(stream_, what, ranges_.data(), ranges_.size(), may_signal);
+    }
+
   private:
     Engine& engine_;
+    Stream& stream_;
     const std::vector<u8>& space_;
     std::vector<Range>& ranges_;
     KernelWords::Launch& launch_;

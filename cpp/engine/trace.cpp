@@ -2,6 +2,7 @@
 #include "trace.hpp"
 
 #include <charconv>
+#include <set>
 #include <stdexcept>
 #include <unistd.h>
 
@@ -46,9 +47,10 @@ void Trace::add(const Clock& clock) {
     if (clock.has_unseen()) text_ += " ?";
 }
 
-void Trace::work(const Stream& stream, Operation what, const Range* ranges, std::size_t count) {
+void Trace::work(const Stream& stream, Operation what, const Range* ranges, std::size_t count, bool may_signal) {
     bool in_rows = std::any_of(ranges, ranges + count, [](const Range& range) { return range.rows.pitch; });
-    text_ += in_rows ? ":work-in-rows" : ":work";
+    text_ += may_signal ? ":work" : ":silent-work";
+    if (in_rows) text_ += "-in-rows";
     add(&stream);
     add(what);
     for (std::size_t i = 0; i < count; i++) {
@@ -95,7 +97,8 @@ Clock Player::clock(std::size_t first) const {
 
 void Player::work() {
     std::vector<Range> ranges;
-    bool in_rows = words_->at(0) == ":work-in-rows";
+    const std::string& call = words_->at(0);
+    bool is_silent = call.rfind(":silent", 0) == 0, in_rows = call.find("-in-rows") != std::string::npos;
     for (std::size_t words = in_rows ? 9 : 7, i = 4; i + words <= words_->size(); i += words) {
         Range range;
         if (in_rows) range.rows = {number(i + 7), number(i + 8)};
@@ -108,7 +111,7 @@ void Player::work() {
         range.found = number(i + 6);
         ranges.push_back(range);
     }
-    engine_.work(*stream(1), operation(2), ranges.data(), ranges.size());
+    engine_.work(*stream(1), operation(2), ranges.data(), ranges.size(), !is_silent);
 }
 
 bool Player::on_order(const std::string& call) {
@@ -259,7 +262,8 @@ bool Player::line(const std::vector<std::string>& words) {
     words_ = &words;
     const std::string& call = words.at(0);
     if (call[0] != ':') return false;
-    if (call == ":work" || call == ":work-in-rows")
+    static const std::set<std::string> works{":work", ":work-in-rows", ":silent-work", ":silent-work-in-rows"};
+    if (works.count(call))
         work();
     else if (!on_order(call) && !on_memory(call) && !on_rest(call))
         throw std::runtime_error("no call " + call);

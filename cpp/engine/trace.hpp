@@ -28,7 +28,7 @@ class Trace {
         text_ += '\n';
         if (text_.size() >= kFull) flush();
     }
-    void work(const Stream& stream, Operation what, const Range* ranges, std::size_t count);
+    void work(const Stream& stream, Operation what, const Range* ranges, std::size_t count, bool may_signal);
     // A number for the graph that was captured last at this address; 0: none was.
     u64 number_of(const Graph* graph, bool is_new);
     void flush();

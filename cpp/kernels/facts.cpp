@@ -2,6 +2,7 @@
 #include "binary.hpp"
 #include "first_thread.hpp"
 #include "flow.hpp"
+#include "signals.hpp"
 
 #include <cstring>
 
@@ -28,6 +29,7 @@ Kernels facts_of_ptx(Bytes text) {
         facts.pointers = pointers_of(kernel, instructions);
         for (Pointer& pointer : facts.pointers) pointer.followed = true;
         facts.first = std::make_shared<const FirstThread>(kernel, instructions);
+        facts.may_signal = may_signal(instructions);
     }
     return kernels;
 }

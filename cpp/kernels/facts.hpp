@@ -42,6 +42,7 @@ struct Facts {
     std::vector<Parameter> parameters;
     std::vector<Pointer> pointers;  // in order of their offsets
     std::shared_ptr<const FirstThread> first;  // nullptr: the code is not known
+    bool may_signal = true;  // the host, while the kernel runs: see signals.hpp
 };
 
 // The kernels of an image, by the names that the driver knows them by. The end of an image without a size (0) is taken

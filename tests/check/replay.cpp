@@ -139,7 +139,7 @@ Range Replay::pointer(const std::string& text, Role role, const std::string& mor
 
 // p[0:64]:write is exactly these bytes, p[0:36/16:4]:write of these rows of 4 bytes that begin 16 bytes apart, p+8:write a kernel's pointer. Behind the role of a pointer: ~ if the kernel goes
 // somewhere else from there, ? if the address was found in a struct, #w where it stands in the word w. 16=7: the launch is
-// handed the number 7 at the offset 16.
+// handed the number 7 at the offset 16. silent: the kernel cannot signal the host.
 Range Replay::range(const std::string& text) {
     std::size_t colon = text.rfind(':'), open = text.find('['), more = std::min(text.find_first_of("~?#"), text.size());
     auto role = kRoles.find(text.substr(colon + 1, more - colon - 1));
@@ -368,8 +368,9 @@ void Replay::run() {
     }
     engine_.keep_numbers(launch_);
     std::vector<Range> ranges;
-    for (std::size_t i = 3; i < words_.size(); i++) ranges.push_back(range(words_[i]));
-    Time time = engine_.work(*on, what_, ranges.data(), ranges.size());
+    for (std::size_t i = 3; i < words_.size(); i++)
+        if (word(i) != "silent") ranges.push_back(range(words_[i]));
+    Time time = engine_.work(*on, what_, ranges.data(), ranges.size(), !has("silent"));
     newest_[word(1)] = {what_, time};
     for (auto& [name, number] : kernel_words_)
         for (const Range& range : ranges)
