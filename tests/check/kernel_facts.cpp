@@ -68,6 +68,7 @@ void print(const std::string& name, const Facts& facts) {
     std::cout << " |";
     for (const Pointer& pointer : facts.pointers)
         std::cout << " " << pointer.offset << ":" << kRoles[int(pointer.role)] << (pointer.found ? "?" : "");
+    std::cout << " |" << (facts.may_signal ? " signals" : "");
     if (facts.first)
         for (u64 number : {u64(0), u64(24)}) print_touches(facts, number);
     std::cout << "\n";

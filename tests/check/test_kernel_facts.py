@@ -132,6 +132,34 @@ TOUCHES = {
     "parameters by their address": ("mov.b64 %a, a; add.s64 %a, %a, %n; ld.param.u64 %x, [%a]; st.u8 [%x], 0;",
                                     "a+0:write", ""),
 }
+# What stands in a kernel's body, and whether the host may know by it of anything while the kernel runs.
+SIGNALS = {
+    "weak": ("st.global.u32 [%p], 1; ld.global.nc.u32 %r, [%q]; st.weak.global.u32 [%p], %r;", False),
+    "of a device": ("st.release.gpu.global.u32 [%p], 1; fence.acq_rel.gpu; membar.gl; membar.cta;\n"
+                    "atom.global.acq_rel.gpu.add.u32 %r, [%p], 1; red.relaxed.cluster.global.add.u32 [%q], 1;", False),
+    "without a scope": ("atom.global.add.u32 %r, [%p], 1; red.global.add.u32 [%p], 1;", False),
+    "a release": ("st.release.sys.global.u32 [%p], 1;", True),
+    "a generic address": ("st.relaxed.sys.u32 [%p], 1;", True),
+    "a load": ("ld.acquire.sys.global.u32 %r, [%p];", True),
+    "volatile": ("st.volatile.global.u32 [%p], 1;", True),
+    "a volatile generic address": ("st.volatile.u32 [%p], 1;", True),
+    "a volatile load": ("ld.volatile.global.v2.u32 {%r, %s}, [%p];", True),
+    "memory of a device": ("st.mmio.relaxed.sys.global.u32 [%p], 1;", True),
+    "memory of a device without its scope": ("st.mmio.relaxed.global.u32 [%p], 1;", True),
+    "an atomic": ("atom.global.add.release.sys.u32 %r, [%p], 1;", True),
+    "an atomic of the older form": ("atom.sys.global.add.u32 %r, [%p], 1;", True),
+    "a reduction": ("red.relaxed.sys.global.add.u32 [%p], 1;", True),
+    "several devices": ("multimem.red.release.sys.global.add.u32 [%p], 1;", True),
+    "in bulk": ("st.async.mmio.release.sys.global.u32 [%p], 1;", True),
+    "a fence": ("fence.sc.sys; st.global.u32 [%p], 1;", True),
+    "a fence of the older form": ("membar.sys; st.global.u32 [%p], 1;", True),
+    "under a condition": ("setp.eq.s64 %z, %n, 0; @%z bra L; @!%z st.release.sys.u32 [%p], 1;\nL:\n", True),
+    "a function": ("st.param.b64 [param0], %p; call.uni f, (param0);", True),
+    "a pointer to a function": ("call (retval0), %f, (param0), prototype_0;", True),
+    "on the chip": ("st.volatile.shared.u32 [%s], 1; ld.volatile.shared::cta.u32 %r, [%s];\n"
+                    "st.volatile.local.u32 [%s], 1; atom.shared.add.relaxed.sys.u32 %r, [%s], 1;", False),
+    "in names": (".reg .b32 volatile, sys; mov.u32 sys, volatile; st.global.u32 [%p], sys; // st.volatile", False),
+}
 STRUCT = [".param .u32 n", ".param .align 8 .b8 s[24]", ".param .u64 .ptr .global .align 1 p"]
 STRUCTS = {
     "a field": ("ld.param.u64 %x, [s+8]; st.global.u32 [%x], 0;", {16: W}),
@@ -196,6 +224,7 @@ def more(length):
 
 
 STORE = ptx([".param .u64 p"], "ld.param.u64 %p, [p];\n" + 40 * " " + "st.global.u32 [%p], 0;" + 400 * " ")
+RELEASE = STORE.replace("st.global", "st.release.sys.global")
 IMAGES = {
     "cubin": (cubin({"k": [(0, 8), (8, 4), (16, 24)], "j": []}),
               {"k": Facts([(0, 8), (8, 4), (16, 24)], {0: U, 16: FOUND, 24: FOUND, 32: FOUND}), "j": Facts([], {})}),
@@ -205,6 +234,11 @@ IMAGES = {
     "fat-cubin-last": (fat_binary((1, 0, STORE.encode(), 0), (2, 0, cubin({"k": [(0, 8)]}), 0)),
                        {"k": Facts([(0, 8)], {0: W})}),
     "fat-packed": (fat_binary((1, 0x2000, packed(STORE.encode()), len(STORE))), {"k": Facts([(0, 8)], {0: W})}),
+    "fat-silent": (fat_binary((1, 0, STORE.encode(), 0), (1, 0, STORE.encode(), 0)), {"k": Facts([(0, 8)], {0: W})}),
+    "fat-speaks-first": (fat_binary((1, 0, RELEASE.encode(), 0), (1, 0, STORE.encode(), 0)),
+                         {"k": Facts([(0, 8)], {0: W})}),
+    "fat-speaks-last": (fat_binary((1, 0, STORE.encode(), 0), (1, 0, RELEASE.encode(), 0)),
+                        {"k": Facts([(0, 8)], {0: W})}),
     "fat-zstandard": (fat_binary((1, 0x8000, b"(\xb5/\xfd", 100)), {}),
     "layout": (ptx([".param .u8 a", ".param .align 16 .b8 b[20]", ".param .f64 .ptr .align 64 c", ".param .u16 d[3]"],
                    "").encode(), {"k": Facts([(0, 1), (16, 20), (40, 8), (48, 6)], {})}),
@@ -218,7 +252,11 @@ IMAGES = {
         offset: role for offset, role in ((0, p), (8, q)) if role})}) for name, (body, p, q) in BODIES.items()} | {
     f"struct-{name}": (ptx(STRUCT, body).encode(), {"k": Facts([(0, 4), (8, 24), (32, 8)], roles)})
     for name, (body, roles) in STRUCTS.items()} | {
-    f"touches-{name}": (two(body).encode(), None) for name, (body, *_) in TOUCHES.items()}
+    f"touches-{name}": (two(body).encode(), None) for name, (body, *_) in TOUCHES.items()} | {
+    f"signals-{name}": (two(body).encode(), None) for name, (body, _) in SIGNALS.items()}
+# Of compiled code alone nothing is known. Of several texts, for several devices, one is chosen.
+SILENT = ("fat-ptx", "fat-cubin-last", "fat-packed", "fat-silent")
+SPEAKING = ("cubin", "fat-speaks-first", "fat-speaks-last")
 SIGNATURES = {
     "_Z1kPKfPfi": "const pointer value",
     "_ZN2ns5saxpyEfPKfPfi": "value const pointer value",
@@ -283,6 +321,9 @@ def wrong(program, files, kernels, defect=""):
     for name, (_, zero, *other) in TOUCHES.items():
         if touches[name] != [zero, *(other or [zero])]:
             yield f"{name}: {touches[name]}"
+    yield from (name for name, (_, may) in SIGNALS.items() if found[f"signals-{name}"]["k"].may_signal != may)
+    yield from (name for name in SILENT if found[name]["k"].may_signal)
+    yield from (name for name in SPEAKING if not found[name]["k"].may_signal)
     text = output_of(program, "--signature", *SIGNATURES, defect=defect)
     types = dict(line.split(" |") for line in text.splitlines() if " |" in line)
     yield from (name for name, expected in SIGNATURES.items() if types.get(name, "").split() != expected.split())

@@ -26,6 +26,7 @@ class Facts:
     parameters: list[tuple[int, int]]
     roles: dict[int, str]
     touches: list[str] = field(default_factory=list, compare=False)
+    may_signal: bool = field(default=True, compare=False)
 
 
 def build(folder: Path, kernels: Path = KERNELS, *options: str) -> Path:
@@ -85,9 +86,10 @@ def facts_in(text: str) -> dict[str, dict[str, Facts]]:
         if line.startswith("== "):
             kernels = found[Path(line[3:]).name] = {}
         elif "|" in line:
-            name, parameters, pointers, *touches = line.split("|")
+            name, parameters, pointers, signals, *touches = line.split("|")
             places = [tuple(map(int, place.split("+"))) for place in parameters.split()]
-            kernels[name.strip()] = Facts(places, by_offset(pointers), [part.strip() for part in touches])
+            kernels[name.strip()] = Facts(places, by_offset(pointers), [part.strip() for part in touches],
+                                          bool(signals.strip()))
     return found
 
 
