@@ -32,9 +32,18 @@ def test_the_wrong_twin_is_found(checked, program, pair):
 
 
 @with_cupy
-def test_a_kernel_that_writes_page_locked_memory_may_let_the_host_know(checked):
-    """The wrong twin's kernel is given page-locked memory, where a program may look for the end of its work."""
+def test_a_kernel_that_writes_page_locked_memory_and_cannot_signal(checked):
+    """The wrong twin's kernel is given page-locked memory, but has no access of the system's scope."""
     run = checked(programs.MEMORY_OPS)
+    assert set(run.pairs) == {("write/read", True), ("write/write", True)}, run.stderr
+
+
+@with_cupy
+@pytest.mark.parametrize("store", ["*(volatile float*)(pinned + i)", "__threadfence_system(), pinned[i]"])
+def test_a_kernel_that_writes_page_locked_memory_may_let_the_host_know(checked, store):
+    """... where a program may look for the end of its work."""
+    assert programs.MEMORY_OPS.count("data[i] = pinned[i]") == 1
+    run = checked(programs.MEMORY_OPS.replace("data[i] = pinned[i] =", f"data[i] = data[i] + 3.0f; {store} ="))
     assert set(run.pairs) == {("write/read", False), ("write/write", False)}, run.stderr
 
 

@@ -1,10 +1,12 @@
 """Scenes of page-locked memory of the host: what operations of the device do there, and its end."""
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
-from fabricated import BYTES, PAGEABLE, PINNED, A, B, Program, X, Y, out, scene, u64
-from scenes_of_launches import launch
+import scenes_of_graphs as graphs
+from fabricated import BYTES, PAGEABLE, PINNED, A, B, Program, X, Y, out, scene, u32, u64
+from scenes_of_launches import PLAIN, configured, launch
 from scenes_of_pools import hooks
 
 REFUSED = 999
@@ -115,6 +117,85 @@ def a_value_on_the_device_says_nothing(p: Program, repaired: bool) -> None:
 def a_kernel_may_speak_to_the_host(p: Program, repaired: bool) -> None:
     p.fill(X, A)
     launch(p, u64(PINNED))
+    if repaired:
+        p.synchronize(A)
+    p.fill(X, B)
+
+
+# What the text of a kernel does with its pointer, by whether the host may know by it of something while the kernel runs.
+SIGNALS = {"st.release.sys.global.u32 [%p], 1;": True, "st.volatile.global.u32 [%p], 1;": True,
+           "st.mmio.relaxed.sys.global.u32 [%p], 1;": True, "membar.sys; st.global.u32 [%p], 1;": True,
+           "st.param.b64 [param0], %p; call.uni f, (param0);": True, "red.release.sys.global.add.u32 [%p], 1;": True,
+           "st.global.u32 [%p], 1;": False, "st.release.gpu.global.u32 [%p], 1;": False,
+           "membar.gl; atom.global.add.u32 %r, [%p], 1;": False}
+SILENT, SPEAKING = "st.global.u32 [%p], 1;", "st.release.sys.global.u32 [%p], 1;"
+
+
+def load(p: Program, body: str) -> None:
+    """The kernel PLAIN has this text from now on."""
+    text = (".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry kernel(.param .u64 p, .param .u32 n)\n"
+            f"{{\nld.param.u64 %p, [p];\n{body}\nret;\n}}\n")
+    p.call("cuModuleLoadData", module=out(0xF000), image=ctypes.create_string_buffer(text.encode()))
+    p.call("cuModuleGetFunction", hfunc=out(PLAIN), hmod=0xF000, name=ctypes.create_string_buffer(b"kernel"))
+
+
+for body, signals in SIGNALS.items():
+    def a_text_says_whether_it_may_signal(p: Program, repaired: bool, body: str = body) -> None:
+        load(p, body)
+        p.fill(X, A)
+        launch(p, u64(PINNED), u32(5))
+        if repaired:
+            p.synchronize(A)
+        p.fill(X, B)
+
+    scene(f"{'possible' if signals else 'certain'} write/write", name=f"the host and {body}")(
+        a_text_says_whether_it_may_signal)
+
+
+for entry in ("cuLaunchKernel_ptsz", "cuLaunchCooperativeKernel", "cuLaunchCooperativeKernel_ptsz", "cuLaunchKernelEx",
+              "cuLaunchKernelEx_ptsz"):
+    for body in (SILENT, SPEAKING):
+        def launched_in_any_way(p: Program, repaired: bool, entry: str = entry, body: str = body) -> None:
+            load(p, body)
+            p.fill(X, A)
+            if "Ex" in entry:
+                configured(p, u64(PINNED), u32(5), stream=A, entry=entry)
+            else:
+                launch(p, u64(PINNED), u32(5), entry=entry)
+            if repaired:
+                p.synchronize(A)
+            p.fill(X, B)
+
+        scene(f"{'certain' if body == SILENT else 'possible'} write/write", name=f"the host, {entry} and {body}")(
+            launched_in_any_way)
+
+
+for body in (SILENT, SPEAKING):
+    def launched_by_a_graph(p: Program, repaired: bool, body: str = body) -> None:
+        load(p, body)
+        graphs.begin(p)
+        launch(p, u64(PINNED), u32(5))
+        graphs.end(p)
+        graphs.instantiate(p)
+        p.fill(X, A)
+        graphs.launch(p)
+        if repaired:
+            p.synchronize(A)
+        p.fill(X, B)
+
+    scene(f"{'certain' if body == SILENT else 'possible'} write/write", name=f"the host, a graph and {body}")(
+        launched_by_a_graph)
+
+
+@scene("certain write/write")
+def another_kernel_has_the_handle(p: Program, repaired: bool) -> None:
+    """... of one that might signal, once that one's module is unloaded."""
+    load(p, SPEAKING)
+    launch(p, u64(Y), u32(5))
+    p.call("cuModuleUnload", hmod=0xF000)
+    load(p, SILENT)
+    p.fill(X, A)
+    launch(p, u64(PINNED), u32(5))
     if repaired:
         p.synchronize(A)
     p.fill(X, B)
