@@ -33,10 +33,7 @@ bool write_all(int file, const char* from, u64 bytes, u64 at) {
 
 void Codes::keep(const char* cubin, u64 bytes) {
     if (file_ < 0) file_ = new_file();
-    if (file_ < 0 || end_ + bytes > kMost || !write_all(file_, cubin, bytes, end_)) {
-        complete_ = false;
-        return;
-    }
+    if (file_ < 0 || end_ + bytes > kMost || !write_all(file_, cubin, bytes, end_)) return;
     cubins_.push_back({end_, bytes});
     end_ += (bytes + 7) / 8 * 8;
 }

@@ -20,7 +20,6 @@ class Codes {
     void keep(const char* cubin, u64 bytes);
     // Calls visit(code) for each module that has a kernel of this name.
     void each(const std::string& kernel, const std::function<void(const Code&)>& visit) const;
-    bool is_complete() const { return complete_; }
 
   private:
     struct Place {
@@ -28,7 +27,6 @@ class Codes {
     };
     int file_ = -1;
     u64 end_ = 0;
-    bool complete_ = true;
     std::vector<Place> cubins_;
 };
 

@@ -3,7 +3,11 @@
 
 #include "driver.hpp"
 
+#include "kernels/binary.hpp"
+
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 namespace check {
 
@@ -13,18 +17,18 @@ void KernelTable::add_function(CUfunction function, u64 handle, const char* name
     auto image = images_.find(handle);
     if (image == images_.end() || !image->second) return;
     auto facts = image->second->find(name);
-    if (facts != image->second->end()) texts_[function] = {image->second, &facts->second};
+    if (facts != image->second->end()) facts_[function] = {image->second, &facts->second};
 }
 
-std::shared_ptr<const Facts> KernelTable::text(CUfunction function) const {
-    auto found = texts_.find(function);
-    return found == texts_.end() ? nullptr : found->second;
+std::shared_ptr<const Facts> KernelTable::facts(CUfunction function) const {
+    auto found = facts_.find(function);
+    return found == facts_.end() ? nullptr : found->second;
 }
 
 void KernelTable::forget(u64 handle) {
     images_.erase(handle);
     libraries_.erase(handle);
-    std::erase_if(texts_, [&](auto& text) { return owners_[text.first] == handle; });
+    std::erase_if(facts_, [&](auto& facts) { return owners_[facts.first] == handle; });
     std::erase_if(kernels_, [&](auto& kernel) {
         auto owner = owners_.find(kernel.first);
         return owner == owners_.end() || owner->second == handle;
@@ -35,9 +39,12 @@ void KernelTable::forget(u64 handle) {
 Image read_image(const void* image) {
     // Binaries begin with magic numbers, of which none is text.
     const char* text = static_cast<const char*>(image);
-    for (int i = 0; text && i < 4; i++)
-        if (text[i] != '\n' && text[i] != '\r' && text[i] != '\t' && (text[i] < ' ' || text[i] > '~')) return nullptr;
-    return text ? std::make_shared<std::map<std::string, Facts>>(facts_of(image, 0)) : nullptr;
+    if (!text) return nullptr;
+    bool is_text = std::all_of(text, text + strnlen(text, 4), [](char c) {
+        return c == '\n' || c == '\r' || c == '\t' || (c >= ' ' && c <= '~');
+    });
+    bool is_code = is_cubin(Bytes(text, strnlen(text, 6)));
+    return is_text || is_code ? std::make_shared<std::map<std::string, Facts>>(facts_of(image, 0)) : nullptr;
 }
 
 // A launch takes a function of a module or a kernel of a library, and does not say which: one of the two answers.

@@ -69,11 +69,11 @@ class KernelTable {
     }
     void add_function(CUfunction function, u64 handle, const char* name);
     void share_function(CUfunction function, CUfunction source) {
-        texts_[function] = texts_[source];
+        facts_[function] = facts_[source];
         owners_[function] = owners_[source];
     }
-    // The facts in the text of the function's kernel; nullptr where there is none.
-    std::shared_ptr<const Facts> text(CUfunction function) const;
+    // The facts in the image of the function's kernel; nullptr where there is none. Those of a text have the code.
+    std::shared_ptr<const Facts> facts(CUfunction function) const;
 
     // A module is unloaded: the driver gives the handles of its functions out again.
     void forget(u64 handle);
@@ -91,12 +91,12 @@ class KernelTable {
     std::vector<Read> launched_;
     std::unordered_map<CUfunction, Kernel> kernels_;
     std::unordered_map<u64, Image> images_;
-    std::unordered_map<CUfunction, std::shared_ptr<const Facts>> texts_;
+    std::unordered_map<CUfunction, std::shared_ptr<const Facts>> facts_;
     std::unordered_map<CUfunction, u64> owners_;  // the module or library of a function, as far as that was seen
     std::unordered_map<u64, u64> libraries_;  // of modules
 };
 
-// PTX, or nothing: other images say less than the driver.
+// PTX, or a cubin, which says whether a kernel may signal; else nothing. Where parameters are the driver says.
 Image read_image(const void* image);
 
 // The parameters in order, as the driver says; none where the driver does not say. No lock may be held.

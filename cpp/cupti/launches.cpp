@@ -12,7 +12,8 @@ Kernel& kernel_of(const Call& call, CUfunction function) {
     Kernel* known = call.front.kernels.find(function);
     if (known) return *known;
     const char* symbol = call.data.symbolName ? call.data.symbolName : "a kernel";
-    std::shared_ptr<const Facts> text = call.front.kernels.text(function);
+    std::shared_ptr<const Facts> facts = call.front.kernels.facts(function);
+    const Facts* text = facts && facts->first ? facts.get() : nullptr;
     Kernel made;
     std::string name;
     {
@@ -20,9 +21,9 @@ Kernel& kernel_of(const Call& call, CUfunction function) {
         made.parameters = parameters_of(function);
         name = readable(symbol);
     }
-    made.words = words_of(made.parameters, text.get(), symbol);
+    made.words = words_of(made.parameters, text, symbol);
     if (text) made.first = text->first;
-    if (text) made.may_signal = text->may_signal;
+    if (facts) made.may_signal = facts->may_signal;
     made.layout = StructLayout::of(symbol, made.parameters);
     made.arrays = ElementwiseArrays::of(symbol, made.parameters);
     made.name = call.front.engine().name(name);

@@ -119,7 +119,7 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, u64 address
             if (block) return CUDA_ERROR_INVALID_VALUE;
             return answer<u64>(out, address);
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return answer<unsigned>(out, 0);
-        case CU_POINTER_ATTRIBUTE_BUFFER_ID: return answer<u64>(out, block ? block->buffer_id : start);
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID: return answer<u64>(out, block ? block->buffer_id : host->number);
         case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, host && host->managed);
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer<int>(out, device);
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
@@ -232,7 +232,7 @@ EXPORT CUresult cuMemHostRegister_v2(void* address, size_t bytes, unsigned) {
     return api_call(CALL("cuMemHostRegister"), [&](Lock&) -> CUresult {
         if (!address || !bytes) return CUDA_ERROR_INVALID_VALUE;
         if (is_pinned(reinterpret_cast<u64>(address))) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-        memory().pinned[reinterpret_cast<u64>(address)] = {bytes, false, true};
+        memory().pinned[reinterpret_cast<u64>(address)] = {bytes, false, true, memory().next_buffer_id++};
         watch_pin(reinterpret_cast<u64>(address), bytes);
         return CUDA_SUCCESS;
     });

@@ -66,7 +66,7 @@ struct DeviceMemory {
 struct HostRange {
     u64 bytes;
     bool managed, registered;
-    u64 number = 0;  // of managed memory: later memory may have the same address
+    u64 number;  // its own: later memory may have the same address
     // Page-locked memory is mapped twice, as the arena is: the check takes the program's mapping from the program.
     u8* alias = nullptr;
 };

@@ -1,4 +1,4 @@
-// The engine of the check: finds the accesses to device memory that a program's calls leave unordered.
+// The engine of the check: finds the accesses of the device to memory that a program's calls leave unordered.
 //
 // A front end feeds the engine with the program's calls, in the order in which they are made: the simulated driver,
 // callbacks on a GPU, or the reader of a recorded trace. The engine makes no driver call, reads no memory and takes no
@@ -20,6 +20,11 @@
 //                             is not compared: the driver has ordered it after the free, which was judged already.
 // The engine does not report an alloc beside a write that has the same cause, nor a free/… beside the access before the
 // free.
+//
+// *Memory of the host* that is page-locked is watched as memory of a device is (host_memory.cpp). What the host itself does
+// there is not seen. So a kernel that may write there, and may signal, may be how the host learns that earlier work is
+// done: a finding that only this would order is possible. A free while the device may use the memory is possible too:
+// drivers wait.
 //
 // *Certain*: both accesses touch a common byte, one of them writes, and neither is before the other; or memory that is
 // not there is handed to an operation. *Possible*: the same, but the finding depends on how a kernel uses its pointer:

@@ -1,8 +1,10 @@
 // Parameters of a kernel, from section .nv.info.<name> of a cubin; its code, from .text.<name>.
 #include "binary.hpp"
+#include "signals.hpp"
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 namespace check {
 
@@ -108,6 +110,17 @@ std::string Bytes::text(u64 at) const {
 
 bool is_cubin(Bytes image) { return image.size() >= 6 && !memcmp(image.data(), kElf, 6); }
 
+namespace {
+
+u64 sm_of(Bytes cubin) {
+    u64 flags = cubin.number(0x30, 4);
+    return cubin.number(kAbiVersion, 1) >= kShiftedSince ? flags >> 8 & 0xff : flags & 0xff;
+}
+
+bool starts(const std::string& name, const std::string& with) { return !name.compare(0, with.size(), with); }
+
+}  // namespace
+
 u64 size_of_cubin(Bytes header) {
     return std::max(header.number(0x28, 8) + header.number(0x3A, 2) * header.number(0x3C, 2),  // sections' headers
                     header.number(0x20, 8) + header.number(0x36, 2) * header.number(0x38, 2));
@@ -115,18 +128,21 @@ u64 size_of_cubin(Bytes header) {
 
 Kernels facts_of_cubin(Bytes image) {
     Kernels kernels;
-    static const std::string prefix = ".nv.info.";
+    std::set<std::string> silent;
+    u64 sm = sm_of(image);
+    static const std::string info = ".nv.info.", text = ".text.";
     for_each_section(image, [&](const std::string& name, Bytes contents) {
-        if (!name.compare(0, prefix.size(), prefix)) kernels[name.substr(prefix.size())] = facts_of_section(contents);
+        if (starts(name, info)) kernels[name.substr(info.size())] = facts_of_section(contents);
+        if (starts(name, text) && !may_signal(contents, sm)) silent.insert(name.substr(text.size()));
     });
+    for (auto& kernel : kernels) kernel.second.may_signal = !silent.count(kernel.first);
     return kernels;
 }
 
 Code code_of(Bytes cubin, const std::string& kernel) {
     Code code;
     if (!is_cubin(cubin)) return code;
-    u64 flags = cubin.number(0x30, 4);
-    code.sm = u32(cubin.number(kAbiVersion, 1) >= kShiftedSince ? flags >> 8 & 0xff : flags & 0xff);
+    code.sm = u32(sm_of(cubin));
     for_each_section(cubin, [&](const std::string& name, Bytes contents) {
         if (name == ".text." + kernel) code.text = contents;
         if (name != ".nv.info." + kernel) return;

@@ -62,10 +62,10 @@ Kernels facts_of_fat_binary(Bytes image) {
             found = facts_of_part(kind, Bytes(plain.data(), plain.size()));
         for (auto& entry : found) {  // of several, that of PTX says more
             auto made = kernels.emplace(entry);
-            if (made.second || kind != kPtx) continue;
-            bool another_signals = made.first->second.first && made.first->second.may_signal;
-            made.first->second = entry.second;
-            made.first->second.may_signal |= another_signals;
+            if (made.second) continue;
+            bool may_signal = made.first->second.may_signal || entry.second.may_signal;
+            if (kind == kPtx) made.first->second = entry.second;
+            made.first->second.may_signal = may_signal;
         }
         at += header + size;
     }

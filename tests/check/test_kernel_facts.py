@@ -7,6 +7,7 @@ import struct
 
 import numpy
 import pytest
+from cubins import INSTRUCTIONS, SILENT_STORE, SPEAKING_STORE, code, cubin
 from elementwise_launches import BASE, launch_of, random_launch, wrong_launches
 from engine_traces import compiler
 from kernel_images import Facts, build_planted, defects, facts_of, output_of, parts_of
@@ -183,25 +184,6 @@ STRUCTS = {
 }
 
 
-def cubin(kernels):
-    """An ELF file as nvcc makes it, as far as it is read: {name: [(offset, size), ...]}."""
-    names, sections, data = b"\0", [], b""
-    for name, parameters in kernels.items():
-        info = struct.pack("<BBH", 3, 0x1B, 255)
-        for ordinal, (offset, size) in reversed(list(enumerate(parameters))):
-            info += struct.pack("<BBHIHHI", 4, 0x17, 12, 0, ordinal, offset, size << 18 | 0x1F000)
-        sections.append((len(names), 64 + len(data), len(info)))
-        names, data = names + f".nv.info.{name}".encode() + b"\0", data + info
-    sections.append((0, 64 + len(data), len(names)))
-    data += names
-    header = bytearray(64)
-    header[:6] = b"\x7fELF\2\1"
-    struct.pack_into("<Q", header, 0x28, 64 + len(data))
-    struct.pack_into("<HHH", header, 0x3A, 64, len(sections), len(sections) - 1)
-    return bytes(header) + data + b"".join(
-        struct.pack("<IIQQQQIIQQ", name, 1, 0, 0, at, size, 0, 0, 1, 0) for name, at, size in sections)
-
-
 def fat_binary(*parts):
     """(kind, flags, bytes, size when decompressed): 1 is PTX, 2 a cubin."""
     body = b"".join(struct.pack("<HHIQIIIIQQQQ", kind, 0, 64, len(data), len(data), 0, 0, 0, 0, flags, 0, whole) + data
@@ -224,6 +206,11 @@ def more(length):
 
 
 STORE = ptx([".param .u64 p"], "ld.param.u64 %p, [p];\n" + 40 * " " + "st.global.u32 [%p], 0;" + 400 * " ")
+CHIPS = sorted({chip for chip, *_ in INSTRUCTIONS})
+# A kernel for each instruction.
+CODES = {chip: {instruction: code((low, high)) for of, instruction, low, high, _ in INSTRUCTIONS if of == chip}
+         for chip in CHIPS}
+SILENT_CODE = code(SILENT_STORE[90])
 RELEASE = STORE.replace("st.global", "st.release.sys.global")
 IMAGES = {
     "cubin": (cubin({"k": [(0, 8), (8, 4), (16, 24)], "j": []}),
@@ -248,15 +235,28 @@ IMAGES = {
     "too-large": (ptx([".param .b8 a[70000]"], "").encode(), {}),
     "cut-off": (STORE[:-20].encode(), {}),
     "nothing": (b"no image at all", {}),
+} | {f"code-{chip}": (cubin(dict.fromkeys(codes, []), chip, codes), None) for chip, codes in CODES.items()} | {
+    "code-silent": (cubin({"k": [(0, 8)]}, 90, {"k": SILENT_CODE}), {"k": Facts([(0, 8)], {0: U})}),
+    "code-of-another-chip": (cubin({"k": [(0, 8)]}, 70, {"k": SILENT_CODE}), {"k": Facts([(0, 8)], {0: U})}),
+    "code-is-empty": (cubin({"k": [(0, 8)]}, 90, {"k": b""}), {"k": Facts([(0, 8)], {0: U})}),
+    "code-is-cut": (cubin({"k": [(0, 8)]}, 90, {"k": SILENT_CODE + struct.pack("<Q", 0x7944)}),
+                    {"k": Facts([(0, 8)], {0: U})}),
+    "fat-code": (fat_binary((1, 0, STORE.encode(), 0), (2, 0, cubin({"k": [(0, 8)]}, 90, {"k": SILENT_CODE}), 0)),
+                 {"k": Facts([(0, 8)], {0: W})}),
+    "fat-code-speaks": (fat_binary((1, 0, STORE.encode(), 0), (2, 0, cubin({"k": [(0, 8)]}, 75, {
+        "k": code(SPEAKING_STORE[75])}), 0)), {"k": Facts([(0, 8)], {0: W})}),
+    "fat-code-speaks-first": (fat_binary((2, 0, cubin({"k": [(0, 8)]}, 75, {"k": code(SPEAKING_STORE[75])}), 0),
+                                         (1, 0, STORE.encode(), 0)), {"k": Facts([(0, 8)], {0: W})}),
 } | {f"body-{name}": (two(body).encode(), {"k": Facts([(0, 8), (8, 8), (16, 8)], {
         offset: role for offset, role in ((0, p), (8, q)) if role})}) for name, (body, p, q) in BODIES.items()} | {
     f"struct-{name}": (ptx(STRUCT, body).encode(), {"k": Facts([(0, 4), (8, 24), (32, 8)], roles)})
     for name, (body, roles) in STRUCTS.items()} | {
     f"touches-{name}": (two(body).encode(), None) for name, (body, *_) in TOUCHES.items()} | {
     f"signals-{name}": (two(body).encode(), None) for name, (body, _) in SIGNALS.items()}
-# Of compiled code alone nothing is known. Of several texts, for several devices, one is chosen.
-SILENT = ("fat-ptx", "fat-cubin-last", "fat-packed", "fat-silent")
-SPEAKING = ("cubin", "fat-speaks-first", "fat-speaks-last")
+# Of several images, for several devices, one is chosen.
+SILENT = ("fat-packed", "fat-silent", "code-silent", "fat-code")
+SPEAKING = ("cubin", "fat-ptx", "fat-cubin-last", "fat-speaks-first", "fat-speaks-last", "fat-code-speaks",
+            "fat-code-speaks-first", "code-of-another-chip", "code-is-empty", "code-is-cut")
 SIGNATURES = {
     "_Z1kPKfPfi": "const pointer value",
     "_ZN2ns5saxpyEfPKfPfi": "value const pointer value",
@@ -322,6 +322,8 @@ def wrong(program, files, kernels, defect=""):
         if touches[name] != [zero, *(other or [zero])]:
             yield f"{name}: {touches[name]}"
     yield from (name for name, (_, may) in SIGNALS.items() if found[f"signals-{name}"]["k"].may_signal != may)
+    yield from (f"{chip}: {name}" for chip, name, _, _, may in INSTRUCTIONS
+                if found[f"code-{chip}"][name].may_signal != may)
     yield from (name for name in SILENT if found[name]["k"].may_signal)
     yield from (name for name in SPEAKING if not found[name]["k"].may_signal)
     text = output_of(program, "--signature", *SIGNATURES, defect=defect)

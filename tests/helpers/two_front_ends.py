@@ -5,9 +5,8 @@ on a GPU gets the callbacks of the same call.  What they find has to be the same
 
 runs programs in this process, and prints each on which they differ, in its fewest steps.  CALL is kept from the front
 end on a GPU.  No program has the known difference: the device of a pool that the program has made is known without a
-GPU alone, which matters to copies in the null stream.  Nor does a batch read page-locked memory during its call: the
-front end on a GPU takes that for a read in the order of the stream.  Streams that the null stream waits for do not wait
-for values: where the null stream copies from pageable memory, the host learns before the copy without a GPU alone.
+GPU alone, which matters to copies in the null stream.  Streams that the null stream waits for do not wait for values:
+where the null stream copies from pageable memory, the host learns before the copy without a GPU alone.
 """
 from __future__ import annotations
 
@@ -474,7 +473,7 @@ class World(Program):
             return
         targets = (target + 512, PAGEABLE + 512) if a % 2 else (target + 512, self.pinned + 512)
         sources = (source, (PAGEABLE, self.pinned, source)[c % 3])
-        attributes = (u32 * 12)(1 + b % 3, 0, 0, 0, 0, 0, ((2, 1, 3), (1, 3, 2))[b % 2][c % 3])
+        attributes = (u32 * 12)(1 + b % 3, 0, 0, 0, 0, 0, 1 + a // 6 % 3)
         lists = {"dsts": words(target, targets[b % 2]), "srcs": words(*sources), "sizes": words(256, 256), "count": 2,
                  "attrs": attributes, "attrsIdxs": words(0, 1), "numAttrs": 2}
         if a % 3 == 0:
