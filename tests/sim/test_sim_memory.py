@@ -189,6 +189,18 @@ def test_pointer_attributes(simulator):
     assert code(driver.cuPointerGetAttribute(names.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, p)) == INVALID_VALUE
 
 
+def test_registered_memory_has_a_number_of_its_own(simulator):
+    memory = (ctypes.c_char * 4096)()
+    address, numbers = ctypes.addressof(memory), set()
+    for _ in range(3):
+        ok(driver.cuMemHostRegister(address, 4096, 0))
+        numbers.add(int(ok(driver.cuPointerGetAttribute(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_BUFFER_ID,
+                                                        address + 10))))
+        ok(driver.cuMemHostUnregister(address))
+    assert len(numbers) == 3
+    assert 0 not in numbers
+
+
 ROWS = [(driver.cuMemsetD2D8, driver.cuMemsetD2D8Async, 1, 16), (driver.cuMemsetD2D16, driver.cuMemsetD2D16Async, 2, 8),
         (driver.cuMemsetD2D32, driver.cuMemsetD2D32Async, 4, 4)]
 
