@@ -4,6 +4,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import cubins
 import scenes_of_graphs as graphs
 from fabricated import BYTES, PAGEABLE, PINNED, A, B, Program, X, Y, out, scene, u32, u64
 from scenes_of_launches import PLAIN, configured, launch
@@ -131,12 +132,29 @@ SIGNALS = {"st.release.sys.global.u32 [%p], 1;": True, "st.volatile.global.u32 [
 SILENT, SPEAKING = "st.global.u32 [%p], 1;", "st.release.sys.global.u32 [%p], 1;"
 
 
+def load_image(p: Program, image: bytes) -> None:
+    p.call("cuModuleLoadData", module=out(0xF000), image=ctypes.create_string_buffer(image))
+    p.call("cuModuleGetFunction", hfunc=out(PLAIN), hmod=0xF000, name=ctypes.create_string_buffer(b"kernel"))
+
+
 def load(p: Program, body: str) -> None:
     """The kernel PLAIN has this text from now on."""
     text = (".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry kernel(.param .u64 p, .param .u32 n)\n"
             f"{{\nld.param.u64 %p, [p];\n{body}\nret;\n}}\n")
-    p.call("cuModuleLoadData", module=out(0xF000), image=ctypes.create_string_buffer(text.encode()))
-    p.call("cuModuleGetFunction", hfunc=out(PLAIN), hmod=0xF000, name=ctypes.create_string_buffer(b"kernel"))
+    load_image(p, text.encode())
+
+
+for store in (cubins.SILENT_STORE[90], cubins.SPEAKING_STORE[90]):
+    def machine_code_says_whether_it_may_signal(p: Program, repaired: bool, store: tuple[int, int] = store) -> None:
+        load_image(p, cubins.cubin({"kernel": [(0, 8), (8, 4)]}, 90, {"kernel": cubins.code(store)}))
+        p.fill(X, A)
+        launch(p, u64(PINNED), u32(5))
+        if repaired:
+            p.synchronize(A)
+        p.fill(X, B)
+
+    verdict = "certain" if store == cubins.SILENT_STORE[90] else "possible"
+    scene(f"{verdict} write/write", name=f"the host and machine code, {verdict}")(machine_code_says_whether_it_may_signal)
 
 
 for body, signals in SIGNALS.items():
