@@ -40,9 +40,8 @@ Image read_image(const void* image) {
     // Binaries begin with magic numbers, of which none is text.
     const char* text = static_cast<const char*>(image);
     if (!text) return nullptr;
-    bool is_text = std::all_of(text, text + strnlen(text, 4), [](char c) {
-        return c == '\n' || c == '\r' || c == '\t' || (c >= ' ' && c <= '~');
-    });
+    bool is_text = std::all_of(text, text + strnlen(text, 4),
+                               [](char c) { return c == '\n' || c == '\r' || c == '\t' || (c >= ' ' && c <= '~'); });
     bool is_code = is_cubin(Bytes(text, strnlen(text, 6)));
     return is_text || is_code ? std::make_shared<std::map<std::string, Facts>>(facts_of(image, 0)) : nullptr;
 }

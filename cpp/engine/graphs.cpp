@@ -102,7 +102,8 @@ std::shared_ptr<const Graph> Capture::finish() {
         if (is_own(captured.generation)) continue;
         if (known
                 .emplace(access.begin, access.end, access.anchor, access.rows.pitch, access.rows.width, access.role,
-                         access.maybe_end, access.absent, access.moved, access.unseen, access.may_signal, captured.generation)
+                         access.maybe_end, access.absent, access.moved, access.unseen, access.may_signal,
+                         captured.generation)
                 .second)
             graph->accesses.push_back(captured);
     }

@@ -235,7 +235,7 @@ IMAGES = {
     "too-large": (ptx([".param .b8 a[70000]"], "").encode(), {}),
     "cut-off": (STORE[:-20].encode(), {}),
     "nothing": (b"no image at all", {}),
-} | {f"code-{chip}": (cubin(dict.fromkeys(codes, []), chip, codes), None) for chip, codes in CODES.items()} | {
+} | {f"code-{chip}": (cubin({name: [] for name in codes}, chip, codes), None) for chip, codes in CODES.items()} | {
     "code-silent": (cubin({"k": [(0, 8)]}, 90, {"k": SILENT_CODE}), {"k": Facts([(0, 8)], {0: U})}),
     "code-of-another-chip": (cubin({"k": [(0, 8)]}, 70, {"k": SILENT_CODE}), {"k": Facts([(0, 8)], {0: U})}),
     "code-is-empty": (cubin({"k": [(0, 8)]}, 90, {"k": b""}), {"k": Facts([(0, 8)], {0: U})}),

@@ -161,8 +161,8 @@ if fixed:
     ok(cuda.cuStreamSynchronize(a))
 launch(copy, b, r, q)
 '''
-SIGNALS = ["st.release.sys.global.u32 [%r1], %r3;", "st.volatile.u32 [%r1], %r3;", "st.mmio.relaxed.sys.u32 [%r1], %r3;",
-           "call.uni f, (%r1);", "fence.sc.sys; st.u32 [%r1], %r3;"]
+SIGNALS = ["st.release.sys.global.u32 [%r1], %r3;", "st.volatile.u32 [%r1], %r3;",
+           "st.mmio.relaxed.sys.u32 [%r1], %r3;", "call.uni f, (%r1);", "fence.sc.sys; st.u32 [%r1], %r3;"]
 NO_SIGNALS = ["st.global.u32 [%r1], %r3;", "st.release.gpu.u32 [%r1], %r3;", "red.global.add.u32 [%r1], %r3;"]
 
 

@@ -123,7 +123,7 @@ def a_kernel_may_speak_to_the_host(p: Program, repaired: bool) -> None:
     p.fill(X, B)
 
 
-# What the text of a kernel does with its pointer, by whether the host may know by it of something while the kernel runs.
+# What the text of a kernel does with its pointer, and whether the host may know by it of something meanwhile.
 SIGNALS = {"st.release.sys.global.u32 [%p], 1;": True, "st.volatile.global.u32 [%p], 1;": True,
            "st.mmio.relaxed.sys.global.u32 [%p], 1;": True, "membar.sys; st.global.u32 [%p], 1;": True,
            "st.param.b64 [param0], %p; call.uni f, (param0);": True, "red.release.sys.global.add.u32 [%p], 1;": True,
@@ -154,7 +154,8 @@ for store in (cubins.SILENT_STORE[90], cubins.SPEAKING_STORE[90]):
         p.fill(X, B)
 
     verdict = "certain" if store == cubins.SILENT_STORE[90] else "possible"
-    scene(f"{verdict} write/write", name=f"the host and machine code, {verdict}")(machine_code_says_whether_it_may_signal)
+    scene(f"{verdict} write/write", name=f"the host and machine code, {verdict}")(
+        machine_code_says_whether_it_may_signal)
 
 
 for body, signals in SIGNALS.items():

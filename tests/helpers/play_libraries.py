@@ -1,0 +1,137 @@
+"""Calls of the simulated libraries, with library_calls.cpp as their driver.
+
+    python tests/helpers/play_libraries.py LIBRARY
+
+prints the names of those that say, or do, something wrong.
+"""
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from collections.abc import Callable
+from ctypes import byref, c_char, c_float, c_longlong, c_size_t, c_uint64, c_ulonglong, c_void_p
+
+import numpy
+
+STREAM = 0x5000
+Extent = tuple[str, int, int, int, str]                 # the array, width, rows, pitch, use
+
+
+class Library:
+    def __init__(self, path: str) -> None:
+        self.at = ctypes.CDLL(path)
+        self.at.newest_call.restype = ctypes.c_char_p
+        self.generator, self.handle = c_void_p(), c_void_p()
+        self.ok("curandCreateGenerator", byref(self.generator), 100)
+        self.ok("curandSetStream", self.generator, c_void_p(STREAM))
+        self.ok("cublasCreate_v2", byref(self.handle))
+        self.ok("cublasSetStream_v2", self.handle, c_void_p(STREAM))
+
+    def ok(self, name: str, *arguments: object) -> None:
+        assert getattr(self.at, name)(*arguments) == 0, name
+
+    def newest(self, **arrays: numpy.ndarray) -> tuple[str, int, list[Extent]]:
+        name, stream, *words = self.at.newest_call().decode().split()
+        names = {str(array.ctypes.data): which for which, array in arrays.items()}
+        extents = [(names[words[i]], *map(int, words[i + 1:i + 4]), words[i + 4]) for i in range(0, len(words), 5)]
+        return name, int(stream), extents               # type: ignore[return-value]
+
+    def numbers(self, seed: int | None = None, offset: int | None = None) -> list[float]:
+        if seed is not None:
+            self.ok("curandSetPseudoRandomGeneratorSeed", self.generator, c_ulonglong(seed))
+        if offset is not None:
+            self.ok("curandSetGeneratorOffset", self.generator, c_ulonglong(offset))
+        out = numpy.zeros(16, "f4")
+        self.ok("curandGenerateUniform", self.generator, pointer(out), c_size_t(16))
+        assert self.newest(out=out) == ("curandGenerateUniform", STREAM, [("out", 64, 1, 64, "w")])
+        return list(map(float, out))
+
+
+def pointer(array: numpy.ndarray) -> c_void_p:
+    return c_void_p(array.ctypes.data)
+
+
+def numbers_follow_from_the_seed(library: Library) -> None:
+    assert library.numbers(seed=1) == library.numbers(seed=1) != library.numbers(seed=2)
+
+
+def numbers_follow_from_the_offset(library: Library) -> None:
+    first = library.numbers(seed=1)
+    assert library.numbers(seed=1, offset=8)[:8] == first[8:]
+    second = library.numbers(seed=1, offset=16)
+    library.numbers(seed=1)
+    assert library.numbers() == second
+
+
+def product(library: Library, of_a: int, beta: float) -> None:
+    """Of a matrix of 2 by 3 and one of 3 by 4, by columns, of which each has gaps."""
+    a, b, c = (numpy.arange(64, dtype="f4") for _ in range(3))
+    before, rows = c.copy(), (3, 2)[of_a == 0]
+    library.ok("cublasSgemm_v2", library.handle, of_a, 0, 2, 4, 3, byref(c_float(1)), pointer(a), 5, pointer(b), 6,
+               byref(c_float(beta)), pointer(c), 7)
+    assert library.newest(a=a, b=b, c=c) == ("cublasSgemm", STREAM, [
+        ("a", 4 * rows, 5 - rows, 20, "r"), ("b", 12, 4, 24, "r"), ("c", 8, 4, 28, "b" if beta else "w")])
+    left = numpy.array([[a[i + 5 * j] if of_a == 0 else a[j + 5 * i] for j in range(3)] for i in range(2)])
+    right = numpy.array([[b[i + 6 * j] for j in range(4)] for i in range(3)])
+    for i in range(2):
+        for j in range(4):
+            assert c[i + 7 * j] == (left @ right)[i, j] + beta * before[i + 7 * j]
+
+
+def a_product(library: Library) -> None:
+    product(library, 0, 0)
+
+
+def a_product_that_is_added(library: Library) -> None:
+    product(library, 0, 2)
+
+
+def a_product_with_a_transposed_matrix(library: Library) -> None:
+    product(library, 1, 0)
+
+
+def a_batch_of_products(library: Library) -> None:
+    """With room between the matrices of the result."""
+    a, b, c = (numpy.ones(64, "f4") for _ in range(3))
+    library.ok("cublasSgemmStridedBatched", library.handle, 0, 0, 2, 2, 2, byref(c_float(1)), pointer(a), 2,
+               c_longlong(0), pointer(b), 2, c_longlong(4), byref(c_float(0)), pointer(c), 2, c_longlong(6), 3)
+    assert library.newest(a=a, b=b, c=c) == ("cublasSgemmStridedBatched", STREAM, [
+        ("a", 8, 2, 8, "r"), ("b", 8, 6, 8, "r"), ("c", 16, 3, 24, "w")])
+    assert list(c[:18]) == [2, 2, 2, 2, 1, 1] * 3
+
+
+def sorting(library: Library) -> None:
+    data = numpy.array([3, 1, 2, 9, 8, 7], "f4")
+    library.ok("xlogmem_sort", c_char(b"f"), pointer(data), c_uint64(2), c_uint64(3), c_void_p(STREAM))
+    assert library.newest(data=data) == ("cupy.cuda.thrust.sort", STREAM, [("data", 24, 1, 24, "b")])
+    assert list(data) == [1, 2, 3, 7, 8, 9]
+
+
+def sorting_by_keys(library: Library) -> None:
+    """The last key counts first."""
+    keys, places = numpy.array([[1, 0, 2], [5, 5, 4]], "f4"), numpy.zeros(3, "i8")
+    library.ok("xlogmem_lexsort", c_char(b"f"), pointer(places), pointer(keys), c_uint64(2), c_uint64(3),
+               c_void_p(STREAM))
+    assert library.newest(keys=keys, places=places) == (
+        "cupy.cuda.thrust.lexsort", STREAM, [("places", 24, 1, 24, "w"), ("keys", 24, 1, 24, "r")])
+    assert list(places) == [2, 1, 0]
+
+
+CALLS: list[Callable[[Library], None]] = [
+    numbers_follow_from_the_seed, numbers_follow_from_the_offset, a_product, a_product_that_is_added,
+    a_product_with_a_transposed_matrix, a_batch_of_products, sorting, sorting_by_keys]
+
+
+def wrong(path: str) -> list[str]:
+    found = []
+    for call in CALLS:
+        try:
+            call(Library(path))
+        except AssertionError:
+            found.append(call.__name__)
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(wrong(sys.argv[1])))
