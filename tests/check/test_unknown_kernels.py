@@ -131,32 +131,32 @@ for _ in range(3):
     assert list(run.notes["notes"]) == ["3 launches of kernels computed nothing"]
 
 
-TELLS_THE_HOST = START + '''
+SIGNALS_THE_HOST = START + '''
 pinned = ok(cuda.cuMemHostAlloc(4096, 0))
-tell = function_of(PTX.replace(b"st.global.u32 [%r1], %r3;", sys.argv[1].encode()))
+signal = function_of(PTX.replace(b"st.global.u32 [%r1], %r3;", sys.argv[1].encode()))
 
-def tell_on(stream):
+def signal_on(stream):
     values = (1, int(pinned), int(p)), (ctypes.c_uint32, ctypes.c_uint64, ctypes.c_uint64)
     if "together" in sys.argv:
-        ok(cuda.cuLaunchCooperativeKernel(tell, 1, 1, 1, 32, 1, 1, 0, stream, values))
+        ok(cuda.cuLaunchCooperativeKernel(signal, 1, 1, 1, 32, 1, 1, 0, stream, values))
     elif "configured" in sys.argv:
         config = cuda.CUlaunchConfig()
         config.gridDimX = config.gridDimY = config.gridDimZ = config.blockDimY = config.blockDimZ = 1
         config.blockDimX, config.hStream = 32, stream
-        ok(cuda.cuLaunchKernelEx(config, tell, values, 0))
+        ok(cuda.cuLaunchKernelEx(config, signal, values, 0))
     else:
-        launch(tell, stream, pinned, p)
+        launch(signal, stream, pinned, p)
 
 if "captured" in sys.argv:
     ok(cuda.cuStreamBeginCapture(a, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
-    tell_on(a)
+    signal_on(a)
     graph = ok(cuda.cuGraphInstantiate(ok(cuda.cuStreamEndCapture(a)), 0))
 copy = function_of(PTX)
 launch(copy, a, q, r)
 if "captured" in sys.argv:
     ok(cuda.cuGraphLaunch(graph, a))
 else:
-    tell_on(a)
+    signal_on(a)
 if fixed:
     ok(cuda.cuStreamSynchronize(a))
 launch(copy, b, r, q)
@@ -172,10 +172,10 @@ NO_SIGNALS = ["st.global.u32 [%r1], %r3;", "st.release.gpu.u32 [%r1], %r3;", "re
 def test_the_host_may_learn_from_a_kernel(checked, body, how):
     """... that has an access of the system's scope, of what came before it."""
     certain = body in NO_SIGNALS
-    run = checked(TELLS_THE_HOST, body, how)
+    run = checked(SIGNALS_THE_HOST, body, how)
     assert ("write/read", certain) in run.pairs, run.stderr
     assert {found for _, found in run.pairs} == {certain}
-    assert checked(TELLS_THE_HOST, body, how, "fixed").pairs == []
+    assert checked(SIGNALS_THE_HOST, body, how, "fixed").pairs == []
 
 
 def test_what_is_not_computed_is_zero_and_what_was_there_stays(checked):
