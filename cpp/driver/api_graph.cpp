@@ -38,22 +38,48 @@ void newest_nodes(Stream* stream, const CUgraphNode** nodes, const CUgraphEdgeDa
     if (count) *count = newest.size();
 }
 
-// The graph with this handle, unless it is being captured.
-Graph* finished_graph(CUgraph handle) {
-    Graph* graph = driver().graphs.get(handle);
-    return graph && graph->accesses ? graph : nullptr;
-}
-
 CUresult instantiate(CUgraphExec* result, CUgraph handle) {
     Graph* graph = finished_graph(handle);
     if (!graph || !result) return CUDA_ERROR_INVALID_VALUE;
-    GraphExec* exec = new GraphExec;
-    exec->nodes = graph->nodes;
-    exec->accesses = graph->accesses;
+    auto exec = std::make_unique<GraphExec>();
+    REFUSE_IF(nodes_of_executable(graph, &exec->nodes, &exec->flat));
     exec->kept = retained(graph->kept);
-    exec->handle = driver().graph_execs.add(exec);
-    *result = reinterpret_cast<CUgraphExec>(exec->handle);
+    exec->handle = driver().graph_execs.add(exec.get());
+    *result = reinterpret_cast<CUgraphExec>(exec.release()->handle);
     return CUDA_SUCCESS;
+}
+
+// The node that differs, and how.
+CUgraphExecUpdateResult compare(const GraphExec& exec, const Graph& graph, CUgraphNode* different) {
+    if (exec.nodes.size() != graph.nodes.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    for (size_t i = 0; i < graph.nodes.size(); i++) {
+        const Node &before = exec.nodes[i], &now = graph.nodes[i];
+        *different = now.handle;
+        if (before.type != now.type) return CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+        if (before.after.size() != now.after.size()) return CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
+    }
+    *different = nullptr;
+    return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+}
+
+// The stream of the launch waits for the events for which nodes wait.
+void await_events(Lock& lock, Stream* stream, const Flat& flat) {
+    for (CUevent handle : flat.awaited) {
+        Event* event = driver().events.get(handle);
+        if (event && event->recorded) wait_for(lock, stream, event->position);
+    }
+}
+
+// Where in the launch nodes record their events is not modelled: later waits for them are unseen.
+void record_events(const Flat& flat, const Position& position) {
+    for (CUevent handle : flat.recorded) {
+        Event* event = driver().events.get(handle);
+        if (!event) continue;
+        event->recorded = event->at_launch = true;
+        event->captured = nullptr;
+        event->position = position;
+        event->time = event->flags & CU_EVENT_DISABLE_TIMING ? nullptr : std::make_shared<double>(0);
+    }
 }
 
 }  // namespace
@@ -118,7 +144,6 @@ EXPORT CUresult cuGraphCreate(CUgraph* result, unsigned flags) {
     return api_call(CALL("cuGraphCreate"), [&](Lock&) -> CUresult {
         if (!result || flags) return CUDA_ERROR_INVALID_VALUE;
         Graph* graph = make_graph();
-        graph->accesses = std::make_shared<const check::Graph>();
         *result = reinterpret_cast<CUgraph>(graph->handle);
         return CUDA_SUCCESS;
     });
@@ -127,20 +152,9 @@ EXPORT CUresult cuGraphCreate(CUgraph* result, unsigned flags) {
 EXPORT CUresult cuGraphDestroy(CUgraph handle) {
     return api_call(CALL("cuGraphDestroy"), [&](Lock& lock) -> CUresult {
         Graph* graph = driver().graphs.get(handle);
-        if (!graph) return CUDA_ERROR_INVALID_VALUE;
-        if (!graph->accesses) return CUDA_ERROR_ILLEGAL_STATE;  // it is being captured
+        if (!graph || graph->embedded) return CUDA_ERROR_INVALID_VALUE;
+        if (graph->capturing) return CUDA_ERROR_ILLEGAL_STATE;  // it is being captured
         drop_graph(lock, graph);
-        return CUDA_SUCCESS;
-    });
-}
-
-// The number of nodes: the nodes themselves have no handles.
-EXPORT CUresult cuGraphGetNodes(CUgraph handle, CUgraphNode* nodes, size_t* count) {
-    return api_call(CALL("cuGraphGetNodes"), [&](Lock&) -> CUresult {
-        Graph* graph = finished_graph(handle);
-        if (!graph || !count) return CUDA_ERROR_INVALID_VALUE;
-        if (nodes) return CUDA_ERROR_NOT_SUPPORTED;
-        *count = graph->nodes.size();
         return CUDA_SUCCESS;
     });
 }
@@ -160,19 +174,18 @@ EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* result, CUgraph handle
     });
 }
 
-// The driver compares the nodes of both; here it is enough that there are as many.
 EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph source, CUgraphExecUpdateResultInfo* info) {
     return api_call(CALL("cuGraphExecUpdate"), [&](Lock& lock) -> CUresult {
         GraphExec* exec = driver().graph_execs.get(handle);
         Graph* graph = finished_graph(source);
         if (!exec || !graph || !info) return CUDA_ERROR_INVALID_VALUE;
         *info = {};
-        if (exec->nodes.size() != graph->nodes.size()) {
-            info->result = CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED;
-            return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
-        }
-        exec->nodes = graph->nodes;
-        exec->accesses = graph->accesses;
+        info->result = compare(*exec, *graph, &info->errorNode);
+        if (info->result) return CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+        std::vector<Node> before_nodes = exec->nodes;
+        REFUSE_IF(nodes_of_executable(graph, &exec->nodes, &exec->flat));
+        for (size_t i = 0; i < before_nodes.size(); i++) exec->nodes[i].handle = before_nodes[i].handle;
+        for (size_t i = 0; i < before_nodes.size(); i++) exec->nodes[i].after = before_nodes[i].after;
         Kept before = std::exchange(exec->kept, retained(graph->kept));
         release_later(lock, before, exec->last->position);
         return CUDA_SUCCESS;
@@ -198,25 +211,28 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
     });
 }
 
-// The nodes in the order of capture, on one stream: one of the orders that the graph allows.
+// The work of the nodes, on one stream: in one of the orders that the graph allows.
 EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     return api_call(CALL("cuGraphLaunch"), [&](Lock& lock) -> CUresult {
         Stream* stream;
         GraphExec* exec = driver().graph_execs.get(handle);
         if (!exec) return CUDA_ERROR_INVALID_VALUE;
         REFUSE_IF(find_stream(stream_handle, &stream));
-        std::vector<Work> nodes = exec->nodes;  // a copy: a full queue releases the lock
-        std::shared_ptr<const check::Graph> accesses = exec->accesses;
+        Flat flat = exec->flat;  // a copy: a full queue releases the lock
         std::shared_ptr<GraphExec::Last> last = exec->last;
+        if (!stream->capture) await_events(lock, stream, flat);
         if (last->any && !stream->capture) {
             wait_for(lock, stream, last->position);
             driver().engine.come_after(*stream->order, last->clock);
         }
         bool launched = false;  // one operation to the engine
-        auto watch = [&] { return std::exchange(launched, true) ? newest(stream) : watch_launch(stream, *accesses); };
+        auto watch = [&] { return std::exchange(launched, true) ? newest(stream) : watch_launch(stream, *flat.accesses); };
         Position position;
-        for (Work& node : nodes) REFUSE_IF(submit(lock, stream, std::move(node), &position, watch));
-        if (!stream->capture && !nodes.empty()) *last = {true, position, queued(stream)};
+        for (Work& work : flat.works) REFUSE_IF(submit(lock, stream, std::move(work), &position, watch));
+        if (stream->capture || flat.works.empty()) return CUDA_SUCCESS;
+        *last = {true, position, queued(stream)};
+        record_events(flat, position);
+        if (flat.calls_host) driver().engine.host_may_learn(queued(stream));
         return CUDA_SUCCESS;
     });
 }

@@ -4,6 +4,7 @@
 #include "kernels.hpp"
 #include "memory.hpp"
 #include "unknown.hpp"
+#include "watch.hpp"
 
 #include <cstring>
 
@@ -44,19 +45,30 @@ bool check_reach(const Work& work, const Context* context) {
     return true;
 }
 
-CUresult launch(Lock& lock, CUfunction handle, CUstream stream_handle, const unsigned (&shape)[6], void** pointers,
+CUresult launch(Lock& lock, CUfunction handle, CUstream stream_handle, const LaunchShape& shape, void** pointers,
                 void** extra) {
     Stream* stream;
     Function* function = functions().get(reinterpret_cast<u64>(handle));
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     REFUSE_IF(find_stream(stream_handle, &stream));
+    Launchable made;
+    REFUSE_IF(prepare_launch(function, stream->context, shape, pointers, extra, &made));
+    return submit(lock, stream, std::move(made.work), nullptr, [&] { return made.watch(stream); });
+}
+
+}  // namespace
+
+namespace sim {
+
+CUresult prepare_launch(const Function* function, const Context* context, const LaunchShape& shape, void** pointers,
+                        void** extra, Launchable* made) {
     for (std::size_t i = 0; i < 6; i++)
         if (!shape[i] || shape[i] > kMostOfLaunch[i]) return CUDA_ERROR_INVALID_VALUE;
     if (shape[3] * shape[4] * shape[5] > kMostThreads) return CUDA_ERROR_INVALID_VALUE;  // at most 2^26
     const Kernel* kernel = function->kernel;
     if (!kernel && driver().config.unknown_kernels) {
         Shape extents{{shape[0], shape[1], shape[2]}, {shape[3], shape[4], shape[5]}};
-        return launch_unknown(lock, *function, stream, extents, pointers, extra);
+        return prepare_unknown(*function, extents, pointers, extra, made);
     }
     if (!kernel) {
         log_line("kernel '%s' has no simulation: the launch is refused", function->name);
@@ -75,26 +87,29 @@ CUresult launch(Lock& lock, CUfunction handle, CUstream stream_handle, const uns
         return CUDA_ERROR_INVALID_VALUE;
     }
     Work reach = work;  // what it touches, for the moment when it runs
-    work.run = [kernel, parameters, reach, context = stream->context] {
+    work.run = [kernel, parameters, reach, context] {
         if (check_reach(reach, context)) kernel->run(parameters);
     };
-    return submit(lock, stream, std::move(work));
+    look_at_host_memory(work);
+    *made = {std::move(work), [reach](Stream* stream) { return watch_work(stream, reach); }};
+    return CUDA_SUCCESS;
 }
 
-}  // namespace
+}  // namespace sim
 
 EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                                unsigned block_y, unsigned block_z, unsigned, CUstream stream, void** parameters,
                                void** extra) {
     return api_call(CALL("cuLaunchKernel"), [&](Lock& lock) {
-        return launch(lock, function, stream, {grid_x, grid_y, grid_z, block_x, block_y, block_z}, parameters, extra);
+        return launch(lock, function, stream, LaunchShape{grid_x, grid_y, grid_z, block_x, block_y, block_z}, parameters,
+                      extra);
     });
 }
 
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
     return api_call(CALL("cuLaunchKernelEx"), [&](Lock& lock) {
         return launch(lock, function, config->hStream,
-                      {config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
+                      LaunchShape{config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
                        config->blockDimZ},
                       parameters, extra);
     });
@@ -104,6 +119,7 @@ EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, 
                                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
                                           CUstream stream, void** parameters) {
     return api_call(CALL("cuLaunchCooperativeKernel"), [&](Lock& lock) {
-        return launch(lock, function, stream, {grid_x, grid_y, grid_z, block_x, block_y, block_z}, parameters, nullptr);
+        return launch(lock, function, stream, LaunchShape{grid_x, grid_y, grid_z, block_x, block_y, block_z}, parameters,
+                      nullptr);
     });
 }

@@ -69,7 +69,7 @@ CUresult copy_rows(Lock& lock, const CUDA_MEMCPY2D* c, CUstream handle, Sync syn
 }
 
 template <class Parameters>  // of two devices or of one
-CUresult sides_of(const Parameters* c, Side* to, Side* from) {
+CUresult sides(const Parameters* c, Side* to, Side* from) {
     if (!c || c->dstLOD || c->srcLOD) return CUDA_ERROR_INVALID_VALUE;
     Given target{c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes,
                  c->dstY,          c->dstZ,    c->dstPitch,  c->dstHeight};
@@ -83,15 +83,9 @@ CUresult sides_of(const Parameters* c, Side* to, Side* from) {
 template <class Parameters>
 CUresult copy_planes(Lock& lock, const Parameters* c, CUstream handle, Sync sync, Peers peers) {
     Side to, from;
-    REFUSE_IF(sides_of(c, &to, &from));
+    REFUSE_IF(sides(c, &to, &from));
     return copy(lock, to, from, handle, sync, peers);
 }
-
-// The memory that a fill writes: so many elements in each row; the rows begin `pitch` bytes apart.
-struct Rows {
-    size_t count, height, pitch;
-    Rows(size_t count, size_t height = 1, size_t pitch = 0) : count(count), height(height), pitch(pitch) {}
-};
 
 void fill_row(u8* bytes, u32 value, size_t width, size_t count) {
     if (width == 1) {
@@ -101,21 +95,12 @@ void fill_row(u8* bytes, u32 value, size_t width, size_t count) {
     }
 }
 
-CUresult fill(Lock& lock, u64 target, u32 value, size_t width, Rows rows, CUstream handle, Sync sync = Sync::No) {
+CUresult fill(Lock& lock, u64 target, u32 value, size_t width, FilledRows rows, CUstream handle, Sync sync = Sync::No) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
     if (!rows.count || !rows.height) return CUDA_SUCCESS;
-    if (target % width || rows.pitch % width) return CUDA_ERROR_INVALID_VALUE;
-    size_t row = rows.count * width, extent = (rows.height - 1) * rows.pitch + row;
-    if ((rows.height > 1 && rows.pitch < row) || !on_device(target, extent)) return CUDA_ERROR_INVALID_VALUE;
-    if (!can_access(stream->context, target, Use::Write)) return CUDA_ERROR_INVALID_VALUE;
     Work work;
-    work.name = this_thread().call;
-    work.run = [target, value, width, rows] {
-        u8* bytes = memory().view(target);
-        for (size_t i = 0; i < rows.height; i++) fill_row(bytes + i * rows.pitch, value, width, rows.count);
-    };
-    work.touches(target, extent, Use::Write, check::rows_of(rows.pitch, row, rows.height));
+    REFUSE_IF(work_of_fill(stream->context, target, value, width, rows, &work));
     Position position;
     REFUSE_IF(submit(lock, stream, std::move(work), &position));
     if (sync == Sync::Yes && !memory().in_arena(target)) synchronize(lock, position, queued(stream));
@@ -125,6 +110,26 @@ CUresult fill(Lock& lock, u64 target, u32 value, size_t width, Rows rows, CUstre
 u64 address_of(const void* pointer) { return reinterpret_cast<u64>(pointer); }
 
 }  // namespace
+
+namespace sim {
+
+CUresult sides_of(const CUDA_MEMCPY3D* copy, Side* to, Side* from) { return sides(copy, to, from); }
+
+CUresult work_of_fill(const Context* context, u64 target, u32 value, size_t width, const FilledRows& rows, Work* work) {
+    if (target % width || rows.pitch % width) return CUDA_ERROR_INVALID_VALUE;
+    size_t row = rows.count * width, extent = (rows.height - 1) * rows.pitch + row;
+    if ((rows.height > 1 && rows.pitch < row) || !on_device(target, extent)) return CUDA_ERROR_INVALID_VALUE;
+    if (!can_access(context, target, Use::Write)) return CUDA_ERROR_INVALID_VALUE;
+    work->name = this_thread().call;
+    work->run = [target, value, width, rows] {
+        u8* bytes = memory().view(target);
+        for (size_t i = 0; i < rows.height; i++) fill_row(bytes + i * rows.pitch, value, width, rows.count);
+    };
+    work->touches(target, extent, Use::Write, check::rows_of(rows.pitch, row, rows.height));
+    return CUDA_SUCCESS;
+}
+
+}  // namespace sim
 
 // name, the documentation's name, parameters, then the arguments of copy() or fill().
 #define COPY(symbol, base, parameters, ...) \
@@ -184,9 +189,9 @@ FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v,
 #define FILL_ROWS(bits, type) \
     FILL(cuMemsetD2D##bits##Async, "cuMemsetD2D" #bits "Async", \
          (CUdeviceptr d, size_t pitch, type v, size_t n, size_t height, CUstream h), d, v, bits / 8, \
-         Rows(n, height, pitch), h) \
+         FilledRows(n, height, pitch), h) \
     FILL(cuMemsetD2D##bits##_v2, "cuMemsetD2D" #bits, (CUdeviceptr d, size_t pitch, type v, size_t n, size_t height), \
-         d, v, bits / 8, Rows(n, height, pitch), nullptr, Sync::Yes)
+         d, v, bits / 8, FilledRows(n, height, pitch), nullptr, Sync::Yes)
 FILL_ROWS(8, unsigned char)
 FILL_ROWS(16, unsigned short)
 FILL_ROWS(32, unsigned)

@@ -23,8 +23,15 @@ Graph* make_graph() {
     return graph;
 }
 
+void drop_node(Lock& lock, Node& node) {
+    note_node(node.handle, nullptr);
+    if (node.type == CU_GRAPH_NODE_TYPE_GRAPH && node.watch)
+        drop_graph(lock, driver().graphs.get(node.given.graph.graph));
+}
+
 void drop_graph(Lock& lock, Graph* graph) {
     driver().graphs.remove(graph->handle);
+    for (Node& node : graph->nodes) drop_node(lock, node);
     release_all(lock, graph->kept);
     delete graph;
 }
@@ -39,6 +46,7 @@ CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode) {
     capture->thread = this_thread().id;
     capture->streams.push_back(stream);
     capture->graph = make_graph();
+    capture->graph->capturing = capture->graph->captured = true;
     stream->capture = capture;
     d.engine.begin_capture(*stream->order);
     d.captures.push_back(capture);
@@ -53,6 +61,7 @@ void close(Capture& capture) {
     Stream* first = capture.streams.front();
     auto is_it = [&](auto& one) { return one.get() == &capture; };
     capture.graph->accesses = d.engine.end_capture(*first->order);
+    capture.graph->capturing = false;
     capture.ended = true;
     auto closed = std::find_if(d.captures.begin(), d.captures.end(), is_it);
     std::shared_ptr<Capture> kept = *closed;            // its streams drop it
@@ -118,15 +127,15 @@ CUresult join_capture(Stream* stream, Event* event) {
     return CUDA_SUCCESS;
 }
 
-// Nothing can be done to a node: its handle is a number.
-CUgraphNode new_node() {
-    static u64 newest = 0x3700000000ull;
-    return reinterpret_cast<CUgraphNode>(newest += 64);
-}
-
 void add_node(Stream* stream, Work&& work) {
-    stream->capture->graph->nodes.push_back(std::move(work));
-    stream->capture->newest[stream] = {new_node()};
+    Capture& capture = *stream->capture;
+    Node node;
+    node.handle = new_node();
+    node.type = type_of_call(this_thread().call);
+    node.work = std::move(work);
+    node.after = std::exchange(capture.newest[stream], {node.handle});
+    note_node(node.handle, capture.graph);
+    capture.graph->nodes.push_back(std::move(node));
 }
 
 }  // namespace

@@ -2,11 +2,12 @@
 //
 // A capture records work instead of running it; almost anything that looks at the stream meanwhile is an error, and
 // most errors invalidate the capture. A stream that waits for a captured event joins the capture, and its work has to
-// be joined back, by an event that the first stream waits for, before the capture ends. A graph here is the plain list
-// of the captured work in the order of capture; a launch queues the list on one stream. The engine knows the order of
-// several streams' work within a capture.
+// be joined back, by an event that the first stream waits for, before the capture ends. A launch of a graph queues the
+// work of its nodes on one stream, in the order of capture. The engine knows the order of several streams' work within a
+// capture.
 #pragma once
 
+#include "nodes.hpp"
 #include "user_objects.hpp"
 
 #include <unordered_map>
@@ -16,15 +17,18 @@ namespace sim {
 
 struct Graph {
     u64 handle = 0;
-    std::vector<Work> nodes;
-    std::shared_ptr<const check::Graph> accesses;  // what they touch; nullptr: being captured
+    std::vector<Node> nodes;
+    bool capturing = false, captured = false;
+    bool embedded = false;  // it belongs to a node of another graph
+    std::shared_ptr<const check::Graph> accesses;  // of captured nodes
+    std::unordered_map<CUgraphNode, CUgraphNode> originals;  // of a clone: its nodes by those that they stand for
     Kept kept;
 };
 
 struct GraphExec {
     u64 handle = 0;
-    std::vector<Work> nodes;
-    std::shared_ptr<const check::Graph> accesses;
+    std::vector<Node> nodes;
+    Flat flat;
     Kept kept;
     // A launch comes after the last launch, whichever streams they are on.
     struct Last {
@@ -52,6 +56,7 @@ struct Capture {
 // An empty graph with a handle, and the end of one.
 Graph* make_graph();
 void drop_graph(Lock& lock, Graph* graph);
+void drop_node(Lock& lock, Node& node);  // of a graph that is about to lose it
 
 CUresult begin_capture(Stream* stream, CUstreamCaptureMode mode);
 CUresult end_capture(Lock& lock, Stream* stream, Graph** graph);

@@ -32,6 +32,17 @@ CUresult check_copy(const Context* context, const Side& to, const Side& from, Pe
 enum class Source { InOrder, Now, AsNow };
 Work work_of_copy(const Side& to, const Side& from, Source source);
 
+// The sides of a copy of planes, as the caller describes them.
+CUresult sides_of(const CUDA_MEMCPY3D* copy, Side* to, Side* from);
+
+// The memory that a fill writes: so many elements in each row; the rows begin `pitch` bytes apart.
+struct FilledRows {
+    size_t count, height, pitch;
+    FilledRows(size_t count, size_t height = 1, size_t pitch = 0) : count(count), height(height), pitch(pitch) {}
+};
+// Elements of `width` bytes. Refused where the memory does not exist, or the context cannot reach it.
+CUresult work_of_fill(const Context* context, u64 target, u32 value, size_t width, const FilledRows& rows, Work* work);
+
 CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, Sync sync, Peers peers = Peers::Checked);
 
 }  // namespace sim

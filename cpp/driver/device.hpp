@@ -213,6 +213,9 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position = nu
 // The same, for work that is more to the engine than an operation that touches memory: `watch` reports the work there.
 using Watch = std::function<check::Time()>;
 CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, const Watch& watch);
+// Host memory that the operation reaches is looked at when the operation runs: as a node of a graph it may run long
+// after the program has freed the memory. The first submit() does it too.
+void look_at_host_memory(Work& work);
 // Blocks while the stream's queue is full; submit() does it too.
 void make_room(Lock& lock, Stream* stream);
 void wait_for(Lock& lock, Stream* stream, Position position);

@@ -62,6 +62,16 @@ struct Module {
 HandleTable<Module>& modules();
 HandleTable<Function>& functions();
 
+// A launch that is not queued yet.
+struct Launchable {
+    Work work;
+    std::function<check::Time(Stream*)> watch;  // reports the launch on this stream
+};
+// The extents of the grid and of a block.
+using LaunchShape = std::array<unsigned, 6>;
+CUresult prepare_launch(const Function* function, const Context* context, const LaunchShape& shape, void** pointers,
+                        void** extra, Launchable* made);
+
 Module* load_module(const void* image);
 Function* get_function(Module* module, const char* name);
 

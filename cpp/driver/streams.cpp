@@ -270,8 +270,8 @@ struct HostMemory {
     bool pinned;
 };
 
-// Host memory that the operation reaches is looked at when the operation runs: as a node of a graph it may run long
-// after the program has freed the memory.
+}  // namespace
+
 void look_at_host_memory(Work& work) {
     std::vector<HostMemory> reached;
     for (unsigned i = 0; i < work.range_count; i++) {
@@ -290,8 +290,6 @@ void look_at_host_memory(Work& work) {
         run();
     };
 }
-
-}  // namespace
 
 CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position) {
     look_at_host_memory(work);

@@ -37,13 +37,15 @@ const Declaration* declaration_of(const Function& function) {
 
 // The parameters of one launch as the driver hands them over, and all facts about them.
 struct Prepared {
-    const char* name;
+    const char *name, *shown;
     Shape shape;
     std::vector<check::Parameter> parameters;
     std::vector<u8> space;
     std::vector<check::Pointer> pointers;
     std::optional<check::StructLayout> layout;
     std::optional<check::ElementwiseArrays> arrays;
+    std::shared_ptr<const check::FirstThread> first;
+    bool may_signal = true;  // see check::Facts
     RunLaunch run = nullptr;
 };
 
@@ -94,16 +96,19 @@ const check::Facts* learned_facts(const std::string& name) {
     return found == learned().end() ? nullptr : &found->second;
 }
 
-CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, const Shape& shape, void** pointers,
-                        void** extra) {
+CUresult prepare_unknown(const Function& function, const Shape& shape, void** pointers, void** extra,
+                         Launchable* made) {
     auto prepared = std::make_shared<Prepared>();
     prepared->name = function.name;
+    prepared->shown = function.shown;
     prepared->shape = shape;
     if (function.facts) {
         prepared->parameters = function.facts->parameters;
         prepared->pointers = function.facts->pointers;
         prepared->layout = function.layout;
         prepared->arrays = function.arrays;
+        prepared->first = function.facts->first;
+        prepared->may_signal = function.facts->may_signal;
         if (!check::read_arguments(prepared->parameters, pointers, extra, prepared->space))
             return CUDA_ERROR_INVALID_VALUE;
     } else {
@@ -123,14 +128,13 @@ CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, co
     } else {
         unknown_kernels().launches++;
     }
-    auto watch = [&] {
-        static const auto& nothing = *new check::Facts;
-        const check::Facts& facts = function.facts ? *function.facts : nothing;
-        return watch_kernel(stream, function.shown,
-                            {prepared->pointers, prepared->layout, prepared->arrays, prepared->space, prepared->shape,
-                             facts.first.get(), facts.may_signal});
+    auto watch = [prepared](Stream* stream) {
+        const Prepared& p = *prepared;
+        return watch_kernel(stream, p.shown,
+                            {p.pointers, p.layout, p.arrays, p.space, p.shape, p.first.get(), p.may_signal});
     };
-    return submit(lock, stream, std::move(work), nullptr, watch);
+    *made = {std::move(work), watch};
+    return CUDA_SUCCESS;
 }
 
 }  // namespace sim

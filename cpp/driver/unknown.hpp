@@ -36,8 +36,7 @@ void forget_declarations();
 void learn_kernels(const char* image, u64 bytes);
 const check::Facts* learned_facts(const std::string& name);
 
-CUresult launch_unknown(Lock& lock, const Function& function, Stream* stream, const Shape& shape, void** pointers,
-                        void** extra);
+CUresult prepare_unknown(const Function& function, const Shape& shape, void** pointers, void** extra, Launchable* made);
 
 struct UnknownKernels {
     u64 launches = 0;                    // that computed nothing

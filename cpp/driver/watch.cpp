@@ -104,6 +104,8 @@ check::Time newest(const Stream* stream) {
     return stream->order->id == stream->id ? stream->order->now() : check::Time{};
 }
 
+void note_branch(const Stream* stream) { stream_notes().add(stream->id, {"branch", this_thread().site}); }
+
 check::Clock queued(const Stream* stream) {
     return stream->order->id == stream->id ? engine().queued(*stream->order) : check::Clock{};
 }

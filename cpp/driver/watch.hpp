@@ -22,6 +22,7 @@ check::Clock queued(const Stream* stream);
 
 // A stream begins; its place in the program, and its kind, are kept for findings.
 void note_stream(const Stream* stream, bool legacy);
+void note_branch(const Stream* stream);  // of a graph's nodes: no stream of the program's
 
 // An operation was queued on the stream; `work` says what it touches.
 check::Time watch_work(Stream* stream, const Work& work);
