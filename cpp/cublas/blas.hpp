@@ -50,12 +50,16 @@ Complex load(const u8* at, Type type);
 void store(u8* at, Type type, const Complex& value);
 
 enum Operation : int { kAsIs = 0, kTransposed = 1, kConjugated = 2 };
+inline bool is_operation(int operation) { return operation >= kAsIs && operation <= kConjugated; }
 enum PointerMode : int { kHost = 0, kDevice = 1 };
 
 struct Handle {
     CUstream stream = nullptr;
     int pointer_mode = kHost, math_mode = 0, atomics_mode = 0, multiprocessors = 0;
 };
+
+// A program may compute more than a CPU can in its time: the budget of all calls, in multiplications.
+bool can_afford(double cost);
 
 // A factor: in the host's memory, where it is read at once, or in the device's.
 struct Scalar {

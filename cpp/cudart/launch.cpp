@@ -11,10 +11,6 @@ using namespace cudart;
 
 namespace {
 
-struct Extents {  // dim3
-    unsigned x, y, z;
-};
-
 // The structure that the compiler hands over: a magic number, a version, and the place of the fat binary.
 struct Wrapper {
     int magic, version;
@@ -40,7 +36,9 @@ std::map<const void*, Registered>& registered() {
     return all;
 }
 
-CUresult function_of(const void* host, CUfunction* function) {
+}  // namespace
+
+CUresult cudart::function_of(const void* host, CUfunction* function) {
     std::lock_guard<std::mutex> guard(launch_mutex);
     auto found = registered().find(host);
     if (found == registered().end()) return CUDA_ERROR_INVALID_HANDLE;
@@ -53,6 +51,8 @@ CUresult function_of(const void* host, CUfunction* function) {
     *function = kernel.function;
     return CUDA_SUCCESS;
 }
+
+namespace {
 
 struct Configuration {
     Extents grid, block;

@@ -34,6 +34,12 @@ Error with_context(Call&& call) {
     return done(call());
 }
 
+struct Extents {  // dim3
+    unsigned x, y, z;
+};
+// The kernel for which this function on the host stands.
+CUresult function_of(const void* host, CUfunction* function);
+
 // Functions that are missing here log their names, once each, and return this.
 constexpr Error kNotSupported = CUDA_ERROR_NOT_SUPPORTED;
 

@@ -1,4 +1,4 @@
-// Entry points: copies in batches, with attributes.
+// Entry points: copies with attributes, one or a batch.
 //
 // The host learns nothing from the call. When a source is read, its attribute says:
 //   STREAM           in the order of the stream, pageable memory too: the program has to keep it until then.
@@ -7,7 +7,8 @@
 //   ANY              at any time. Here in the order of the stream, so after the call.
 // On an H100 a call that reads pageable memory, or page-locked memory during the call, waits for work that was queued
 // before it; so the host may have learned of that work.
-// A capturing stream refuses the call, and goes on capturing (seen with CUDA 13: RMM's issue 2518).
+// A capturing stream refuses a batch, and goes on capturing (seen with CUDA 13: RMM's issue 2518). For one copy with
+// attributes nothing says otherwise: it is refused too.
 #include "calls.hpp"
 #include "capture.hpp"
 #include "copies.hpp"
@@ -19,32 +20,40 @@ using namespace sim;
 
 namespace {
 
+struct Copy {
+    Side to, from;
+    CUmemcpySrcAccessOrder order;
+    unsigned flags;
+
+    bool is_empty() const { return !to.width || !to.height || !to.depth; }
+    bool is_valid() const {
+        return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY &&
+               !(flags & ~unsigned(CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE));
+    }
+    bool in_call() const { return order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL; }
+    // In memory of the host: pageable or page-locked.
+    bool is_on_host() const { return !memory().in_arena(from.begin) && !is_managed(from.begin); }
+    Source reading() const {
+        if (!in_call()) return Source::InOrder;
+        return is_on_host() ? Source::Now : Source::AsNow;
+    }
+};
+using Copies = std::vector<Copy>;
+
+// The lists of a batch, as the caller has them: attributes, and the first copy of each.
 struct Batch {
     CUdeviceptr *targets, *sources;
     size_t *sizes, count;
     const CUmemcpyAttributes* attributes;
-    const size_t* firsts;  // the first copy of each
+    const size_t* firsts;
     size_t attribute_count;
 
-    Side target(size_t i) const { return {targets[i], false, sizes[i]}; }
-    Side source(size_t i) const { return {sources[i], false, sizes[i]}; }
-    CUmemcpySrcAccessOrder order(size_t i) const {
+    Copy copy(size_t i) const {
         const size_t* next = std::upper_bound(firsts, firsts + attribute_count, i);
-        return attributes[next - firsts - 1].srcAccessOrder;
-    }
-    // In memory of the host: pageable or page-locked.
-    bool is_on_host(size_t i) const { return !memory().in_arena(sources[i]) && !is_managed(sources[i]); }
-    Source reading(size_t i) const {
-        if (order(i) != CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL) return Source::InOrder;
-        return is_on_host(i) ? Source::Now : Source::AsNow;
+        const CUmemcpyAttributes& its = attributes[next - firsts - 1];
+        return {{targets[i], false, sizes[i]}, {sources[i], false, sizes[i]}, its.srcAccessOrder, its.flags};
     }
 };
-
-bool is_valid(const CUmemcpyAttributes& one) {
-    int order = one.srcAccessOrder;
-    return order >= CU_MEMCPY_SRC_ACCESS_ORDER_STREAM && order <= CU_MEMCPY_SRC_ACCESS_ORDER_ANY &&
-           !(one.flags & ~unsigned(CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE));
-}
 
 CUresult check_lists(const Batch& batch) {
     if (!batch.targets || !batch.sources || !batch.sizes || !batch.count) return CUDA_ERROR_INVALID_VALUE;
@@ -52,42 +61,79 @@ CUresult check_lists(const Batch& batch) {
         return CUDA_ERROR_INVALID_VALUE;
     if (batch.firsts[0]) return CUDA_ERROR_INVALID_VALUE;
     for (size_t i = 0; i < batch.attribute_count; i++) {
-        if (!is_valid(batch.attributes[i]) || batch.firsts[i] >= batch.count) return CUDA_ERROR_INVALID_VALUE;
+        if (batch.firsts[i] >= batch.count) return CUDA_ERROR_INVALID_VALUE;
         if (i && batch.firsts[i] <= batch.firsts[i - 1]) return CUDA_ERROR_INVALID_VALUE;
     }
     return CUDA_SUCCESS;
 }
 
 // See above. This goes to the engine before the copies do.
-void note_perhaps_waited(const Batch& batch, Stream* stream) {
-    bool in_call = std::any_of(
-        batch.attributes, batch.attributes + batch.attribute_count,
-        [](const CUmemcpyAttributes& one) { return one.srcAccessOrder == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL; });
-    for (size_t i = 0; i < batch.count; i++)
-        if (batch.is_on_host(i) && (in_call || !is_pinned(batch.sources[i])))
+void note_perhaps_waited(const Copies& copies, Stream* stream) {
+    bool in_call = std::any_of(copies.begin(), copies.end(), [](const Copy& one) { return one.in_call(); });
+    for (const Copy& one : copies)
+        if (one.is_on_host() && (in_call || !is_pinned(one.from.begin)))
             return host_may_learn(driver().engine.queued_on(*stream->order));
+}
+
+CUresult copy_all(Lock& lock, const Copies& copies, size_t* failed, Stream* stream) {
+    for (const Copy& one : copies)
+        if (!one.is_valid()) return CUDA_ERROR_INVALID_VALUE;
+    if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    for (size_t i = 0; i < copies.size(); i++) {
+        if (copies[i].is_empty()) continue;
+        *failed = i;
+        REFUSE_IF(check_copy(stream->context, copies[i].to, copies[i].from, Peers::Checked));
+    }
+    *failed = SIZE_MAX;
+    note_perhaps_waited(copies, stream);
+    std::vector<Work> all;  // read now, before a full queue makes the call wait
+    for (const Copy& one : copies)
+        if (!one.is_empty()) all.push_back(work_of_copy(one.to, one.from, one.reading()));
+    for (Work& work : all) REFUSE_IF(submit(lock, stream, std::move(work)));
+    return CUDA_SUCCESS;
 }
 
 CUresult copy_batch(Lock& lock, const Batch& batch, size_t* failed, CUstream handle) {
     Stream* stream;
+    Copies copies;
     *failed = SIZE_MAX;
     REFUSE_IF(find_stream(handle, &stream));
     REFUSE_IF(check_lists(batch));
     if (stream->is_legacy()) return CUDA_ERROR_INVALID_VALUE;
-    if (stream->capture) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    for (size_t i = 0; i < batch.count; i++) {
-        if (!batch.sizes[i]) continue;
+    for (size_t i = 0; i < batch.count; i++) copies.push_back(batch.copy(i));
+    return copy_all(lock, copies, failed, stream);
+}
+
+// Arrays of CUDA are not simulated. A length or a height of 0 is that of rows or layers without gaps.
+CUresult side_of(const CUmemcpy3DOperand& given, const CUextent3D& extent, Side* side) {
+    if (given.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
+    if (given.type != CU_MEMCPY_OPERAND_TYPE_POINTER) return CUDA_ERROR_INVALID_VALUE;
+    size_t pitch = given.op.ptr.rowLength ? given.op.ptr.rowLength : extent.width;
+    size_t height = given.op.ptr.layerHeight ? given.op.ptr.layerHeight : extent.height;
+    if (pitch < extent.width || height < extent.height) return CUDA_ERROR_INVALID_VALUE;
+    if (double(pitch) * double(height) * double(extent.depth) > 1e18) return CUDA_ERROR_INVALID_VALUE;
+    *side = {given.op.ptr.ptr, false, extent.width, extent.height, pitch, extent.depth, pitch * height};
+    return CUDA_SUCCESS;
+}
+
+CUresult copy_of(const CUDA_MEMCPY3D_BATCH_OP& given, Copy* made) {
+    const CUextent3D& extent = given.extent;
+    if (!extent.width || !extent.height || !extent.depth) return CUDA_ERROR_INVALID_VALUE;
+    *made = {{}, {}, given.srcAccessOrder, given.flags};
+    REFUSE_IF(side_of(given.dst, extent, &made->to));
+    return side_of(given.src, extent, &made->from);
+}
+
+CUresult copy_planes_batch(Lock& lock, const CUDA_MEMCPY3D_BATCH_OP* given, size_t count, size_t* failed,
+                           unsigned long long flags, Stream* stream) {
+    Copies copies(count);
+    if (!given || !count || flags) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < count; i++) {
         *failed = i;
-        REFUSE_IF(check_copy(stream->context, batch.target(i), batch.source(i), Peers::Checked));
+        REFUSE_IF(copy_of(given[i], &copies[i]));
     }
     *failed = SIZE_MAX;
-    note_perhaps_waited(batch, stream);
-    std::vector<Work> all;  // read now, before a full queue makes the call wait
-    for (size_t i = 0; i < batch.count; i++) {
-        if (batch.sizes[i]) all.push_back(work_of_copy(batch.target(i), batch.source(i), batch.reading(i)));
-    }
-    for (Work& work : all) REFUSE_IF(submit(lock, stream, std::move(work)));
-    return CUDA_SUCCESS;
+    return copy_all(lock, copies, failed, stream);
 }
 
 }  // namespace
@@ -107,4 +153,43 @@ EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* targets, CUdeviceptr* sources
                                       CUmemcpyAttributes* attributes, size_t* firsts, size_t attribute_count,
                                       CUstream stream) {
     return cuMemcpyBatchAsync(targets, sources, sizes, count, attributes, firsts, attribute_count, nullptr, stream);
+}
+
+EXPORT CUresult cuMemcpyWithAttributesAsync(CUdeviceptr target, CUdeviceptr source, size_t bytes,
+                                            CUmemcpyAttributes* attributes, CUstream handle) {
+    return api_call(CALL("cuMemcpyWithAttributesAsync"), [&](Lock& lock) -> CUresult {
+        Stream* stream;
+        size_t failed;
+        REFUSE_IF(find_stream(handle, &stream));
+        if (!attributes) return CUDA_ERROR_INVALID_VALUE;
+        Copy one{{target, false, bytes}, {source, false, bytes}, attributes->srcAccessOrder, attributes->flags};
+        return copy_all(lock, {one}, &failed, stream);
+    });
+}
+
+EXPORT CUresult cuMemcpy3DBatchAsync(size_t count, CUDA_MEMCPY3D_BATCH_OP* given, size_t* failed,
+                                     unsigned long long flags, CUstream handle) {
+    size_t unwanted;
+    return api_call(CALL("cuMemcpy3DBatchAsync"), [&](Lock& lock) -> CUresult {
+        Stream* stream;
+        REFUSE_IF(find_stream(handle, &stream));
+        if (stream->is_legacy()) return CUDA_ERROR_INVALID_VALUE;
+        return copy_planes_batch(lock, given, count, failed ? failed : &unwanted, flags, stream);
+    });
+}
+
+// The form of CUDA 13.
+EXPORT CUresult cuMemcpy3DBatchAsync_v2(size_t count, CUDA_MEMCPY3D_BATCH_OP* given, unsigned long long flags,
+                                        CUstream handle) {
+    return cuMemcpy3DBatchAsync(count, given, nullptr, flags, handle);
+}
+
+EXPORT CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP* given, unsigned long long flags,
+                                              CUstream handle) {
+    return api_call(CALL("cuMemcpy3DWithAttributesAsync"), [&](Lock& lock) -> CUresult {
+        Stream* stream;
+        size_t failed;
+        REFUSE_IF(find_stream(handle, &stream));
+        return copy_planes_batch(lock, given, 1, &failed, flags, stream);
+    });
 }

@@ -123,7 +123,7 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, u64 address
         case CU_POINTER_ATTRIBUTE_IS_MANAGED: return answer<unsigned>(out, host && host->managed);
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer<int>(out, device);
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-            return answer<unsigned>(out, block && !block->stream_ordered);
+            return answer<unsigned>(out, block && !block->stream_ordered && !block->mapped);
         case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return answer<CUdeviceptr>(out, start);
         case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return answer<size_t>(out, block ? block->size : host->bytes);
         case CU_POINTER_ATTRIBUTE_MAPPED: return answer<unsigned>(out, 1);

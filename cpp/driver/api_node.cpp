@@ -4,6 +4,7 @@
 #include "nodes.hpp"
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -433,6 +434,38 @@ EXPORT CUresult cuGraphNodeGetEnabled(CUgraphExec handle, CUgraphNode node_handl
     });
 }
 
+// They change nothing of what a kernel touches.
+EXPORT CUresult cuGraphKernelNodeSetAttribute(CUgraphNode handle, CUkernelNodeAttrID attribute,
+                                              const CUkernelNodeAttrValue* value) {
+    return api_call(CALL("cuGraphKernelNodeSetAttribute"), [&](Lock&) -> CUresult {
+        Node* node = find_node(handle);
+        if (!node || !value || node->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_INVALID_VALUE;
+        node->attributes[attribute] = *value;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuGraphKernelNodeGetAttribute(CUgraphNode handle, CUkernelNodeAttrID attribute,
+                                              CUkernelNodeAttrValue* value) {
+    return api_call(CALL("cuGraphKernelNodeGetAttribute"), [&](Lock&) -> CUresult {
+        Node* node = find_node(handle);
+        if (!node || !value || node->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_INVALID_VALUE;
+        auto found = node->attributes.find(attribute);
+        *value = found == node->attributes.end() ? CUkernelNodeAttrValue{} : found->second;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuGraphKernelNodeCopyAttributes(CUgraphNode to, CUgraphNode from) {
+    return api_call(CALL("cuGraphKernelNodeCopyAttributes"), [&](Lock&) -> CUresult {
+        Node *target = find_node(to), *source = find_node(from);
+        for (Node* node : {target, source})
+            if (!node || node->type != CU_GRAPH_NODE_TYPE_KERNEL) return CUDA_ERROR_INVALID_VALUE;
+        target->attributes = source->attributes;
+        return CUDA_SUCCESS;
+    });
+}
+
 // -- the shape of a graph ---------------------------------------------------------------------------------------------
 
 EXPORT CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType* type) {
@@ -533,5 +566,21 @@ EXPORT CUresult cuGraphNodeFindInClone(CUgraphNode* result, CUgraphNode original
         if (found == graph->originals.end() || !find_node(found->second)) return CUDA_ERROR_INVALID_VALUE;
         *result = found->second;
         return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuGraphDebugDotPrint(CUgraph handle, const char* path, unsigned) {
+    return api_call(CALL("cuGraphDebugDotPrint"), [&](Lock&) -> CUresult {
+        Graph* graph = driver().graphs.get(handle);
+        std::FILE* file = graph && path ? fopen(path, "w") : nullptr;
+        if (!file) return graph && path ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_INVALID_VALUE;
+        fprintf(file, "digraph dot {\n");
+        for (const Node& node : graph->nodes) {
+            fprintf(file, "\"%p\" [label=\"%s\"];\n", static_cast<void*>(node.handle), node.work.name);
+            for (CUgraphNode before : node.after)
+                fprintf(file, "\"%p\" -> \"%p\";\n", static_cast<void*>(before), static_cast<void*>(node.handle));
+        }
+        fprintf(file, "}\n");
+        return fclose(file) ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
     });
 }

@@ -1,5 +1,5 @@
 // The arena: reserving the address range, finding blocks, and checking addresses.
-#include "memory.hpp"
+#include "mappings.hpp"
 
 #include <algorithm>
 #include <cstdlib>
@@ -45,8 +45,27 @@ Memory& memory() {
     return instance;
 }
 
+bool Memory::in_window(u64 address) const { return address - virtual_memory().base < virtual_memory().bytes; }
+
+u8* Memory::view_in_window(u64 address) const {
+    return virtual_memory().alias + (address - virtual_memory().base);
+}
+
+namespace {
+
+Block* find_mapped(u64 address) {
+    auto& mappings = virtual_memory().mappings;
+    auto after = mappings.upper_bound(address);
+    if (after == mappings.begin()) return nullptr;
+    Block& block = (--after)->second->block;
+    return address - block.address < block.size ? &block : nullptr;
+}
+
+}  // namespace
+
 Block* find_block(u64 address) {
     Memory& m = memory();
+    if (m.in_window(address)) return find_mapped(address);
     if (address - m.base >= m.carved) return nullptr;
     auto after = std::upper_bound(m.blocks.begin(), m.blocks.end(), address,
                                   [](u64 wanted, const Block* block) { return wanted < block->address; });
@@ -93,6 +112,7 @@ bool is_mapped(u64 address, u64 bytes) {
 
 bool on_device(u64 address, u64 bytes) {
     if (Block* block = find_block(address)) {
+        if (block->live && block->mapped) return !mappings_of(address, std::max<u64>(bytes, 1), false).empty();
         u64 size = block->live ? block->size : block->capacity;
         return address + bytes <= block->address + size && address + bytes >= address;
     }
@@ -102,12 +122,12 @@ bool on_device(u64 address, u64 bytes) {
 
 bool can_access(const Context* context, u64 address, Use use) {
     const Block* block = find_block(address);
-    if (!block || !block->live || block->device == context->device) return true;
+    if (!block || !block->live || (block->device == context->device && !block->mapped)) return true;
     if (block->owner) {
         auto& peers = context->peers;
         return std::find(peers.begin(), peers.end(), block->owner) != peers.end();
     }
-    const PoolAccess& access = block->pool ? block->pool->access : block->graph_access;
+    const PoolAccess& access = block->pool ? block->pool->access : block->own_access;
     u8 needed = use == Use::Read ? CU_MEM_ACCESS_FLAGS_PROT_READ : CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     return (access[std::size_t(context->device)] & needed) == needed;
 }

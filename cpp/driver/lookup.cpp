@@ -22,6 +22,9 @@ EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream, CUstreamCaptureStatus*, cuui
                                           const CUgraphEdgeData**, size_t*);
 EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, CUmemcpyAttributes*, size_t*, size_t,
                                       CUstream);
+EXPORT CUresult cuMemcpy3DBatchAsync_v2(size_t, CUDA_MEMCPY3D_BATCH_OP*, unsigned long long, CUstream);
+EXPORT CUresult cuMemcpyWithAttributesAsync(CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes*, CUstream);
+EXPORT CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP*, unsigned long long, CUstream);
 EXPORT CUresult cuGetProcAddress(const char*, void**, int, cuuint64_t);
 
 namespace {
@@ -173,6 +176,10 @@ const Symbol kSymbols[] = {
     PLAIN(cuGraphRemoveDependencies, 10000, cuGraphRemoveDependencies),
     PLAIN(cuGraphRemoveDependencies, 12030, cuGraphRemoveDependencies_v2),
     PLAIN(cuGraphDestroyNode, 10000, cuGraphDestroyNode),
+    PLAIN(cuGraphKernelNodeSetAttribute, 11000, cuGraphKernelNodeSetAttribute),
+    PLAIN(cuGraphKernelNodeGetAttribute, 11000, cuGraphKernelNodeGetAttribute),
+    PLAIN(cuGraphKernelNodeCopyAttributes, 11000, cuGraphKernelNodeCopyAttributes),
+    PLAIN(cuGraphDebugDotPrint, 11030, cuGraphDebugDotPrint),
     PLAIN(cuGraphClone, 10000, cuGraphClone),
     PLAIN(cuGraphNodeFindInClone, 10000, cuGraphNodeFindInClone),
     PLAIN(cuGraphInstantiate, 12000, cuGraphInstantiateWithFlags),
@@ -234,6 +241,10 @@ const Symbol kSymbols[] = {
     STREAM(cuMemcpyPeerAsync, 4000, cuMemcpyPeerAsync),
     STREAM(cuMemcpyBatchAsync, 12080, cuMemcpyBatchAsync),
     STREAM(cuMemcpyBatchAsync, 13000, cuMemcpyBatchAsync_v2),
+    STREAM(cuMemcpyWithAttributesAsync, 13020, cuMemcpyWithAttributesAsync),
+    STREAM(cuMemcpy3DBatchAsync, 12080, cuMemcpy3DBatchAsync),
+    STREAM(cuMemcpy3DBatchAsync, 13000, cuMemcpy3DBatchAsync_v2),
+    STREAM(cuMemcpy3DWithAttributesAsync, 13020, cuMemcpy3DWithAttributesAsync),
     STREAM(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2),
     STREAM(cuMemcpyDtoH, 3020, cuMemcpyDtoH_v2),
     STREAM(cuMemcpyDtoD, 3020, cuMemcpyDtoD_v2),
@@ -258,6 +269,19 @@ const Symbol kSymbols[] = {
     STREAM(cuMemsetD2D8, 3020, cuMemsetD2D8_v2),
     STREAM(cuMemsetD2D16, 3020, cuMemsetD2D16_v2),
     STREAM(cuMemsetD2D32, 3020, cuMemsetD2D32_v2),
+    PLAIN(cuMemGetAllocationGranularity, 10020, cuMemGetAllocationGranularity),
+    PLAIN(cuMemAddressReserve, 10020, cuMemAddressReserve),
+    PLAIN(cuMemAddressFree, 10020, cuMemAddressFree),
+    PLAIN(cuMemCreate, 10020, cuMemCreate),
+    PLAIN(cuMemRelease, 10020, cuMemRelease),
+    PLAIN(cuMemMap, 10020, cuMemMap),
+    PLAIN(cuMemUnmap, 10020, cuMemUnmap),
+    PLAIN(cuMemSetAccess, 10020, cuMemSetAccess),
+    PLAIN(cuMemGetAccess, 10020, cuMemGetAccess),
+    PLAIN(cuMemRetainAllocationHandle, 11000, cuMemRetainAllocationHandle),
+    PLAIN(cuMemGetAllocationPropertiesFromHandle, 10020, cuMemGetAllocationPropertiesFromHandle),
+    PLAIN(cuMemExportToShareableHandle, 10020, cuMemExportToShareableHandle),
+    PLAIN(cuMemImportFromShareableHandle, 10020, cuMemImportFromShareableHandle),
     PLAIN(cuMemPoolCreate, 11020, cuMemPoolCreate),
     PLAIN(cuMemPoolDestroy, 11020, cuMemPoolDestroy),
     PLAIN(cuMemPoolTrimTo, 11020, cuMemPoolTrimTo),

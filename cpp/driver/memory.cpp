@@ -93,15 +93,6 @@ Block* obtain(u64 bytes, Pool* pool, const Stream* stream, int device, bool* ord
     return block;
 }
 
-// Before the driver returns "out of memory" it reclaims unused memory of pools, and waits for frees in flight.
-void reclaim(Lock& lock, int device) {
-    Memory& m = memory();
-    run_everything(lock);
-    m.pools.each([&](Pool* pool, u64) {
-        if (pool->device == device) trim_pool(pool, 0);
-    });
-}
-
 void become_live(Block* block, u64 bytes, Pool* pool, int device) {
     Memory& m = memory();
     block->size = bytes;
@@ -139,6 +130,16 @@ void become_free(Block* block, Position freed) {
 
 }  // namespace
 
+void reclaim(Lock& lock, int device) {
+    Memory& m = memory();
+    run_everything(lock);
+    m.pools.each([&](Pool* pool, u64) {
+        if (pool->device == device) trim_pool(pool, 0);
+    });
+}
+
+void poison_fresh(u64 address, u64 bytes) { poison(address, bytes, fresh()); }
+
 CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Stream* stream) {
     *address = 0;
     if (!bytes) return CUDA_SUCCESS;
@@ -166,7 +167,7 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     work.run = [start, bytes] { poison(start, bytes, fresh()); };
     if (stream->capture) {
         block->graph_owned = true;
-        block->graph_access = access;
+        block->own_access = access;
         memory().devices[device].reserved += block->capacity;
     }
     auto watch = [&] { return watch_alloc(stream, start, bytes); };
@@ -199,7 +200,7 @@ CUresult free_ordered(Lock& lock, u64 address, Stream* stream) {
     if (!address) return CUDA_SUCCESS;
     make_room(lock, stream);  // first: it may release the lock, and the block may be freed meanwhile
     Block* block = find_block(address);
-    if (!block || !block->live || block->address != address) return CUDA_ERROR_INVALID_VALUE;
+    if (!block || !block->live || block->address != address || block->mapped) return CUDA_ERROR_INVALID_VALUE;
     if (stream->capture && !block->graph_owned) return CUDA_ERROR_INVALID_VALUE;  // the capture stays intact
     Work work;
     work.name = this_thread().call;
@@ -216,7 +217,7 @@ CUresult free_ordered(Lock& lock, u64 address, Stream* stream) {
 
 CUresult free_now(Lock& lock, u64 address) {
     Block* block = find_block(address);
-    if (!block || !block->live || block->address != address) return CUDA_ERROR_INVALID_VALUE;
+    if (!block || !block->live || block->address != address || block->mapped) return CUDA_ERROR_INVALID_VALUE;
     // cuMemFree waits for the device (CUDA 13: "may"), except for stream-ordered memory: there the caller has to have
     // waited. Where the caller is on another device, nothing says which of the two is meant: it waits for both.
     if (!block->stream_ordered && driver().config.free_waits) {
@@ -295,6 +296,7 @@ void reset_memory() {
     });
     for (Block* block : m.blocks)
         if (block->live) return;
+    if (m.live_bytes) return;  // mapped
     // Nothing is alive: start at the bottom of the arena again, so that a test sees the same addresses every
     // time.
     for (DeviceMemory& device : m.devices) device.free.clear();

@@ -35,7 +35,8 @@ struct Block {
     bool live = false;
     bool stream_ordered = false;
     bool graph_owned = false;  // allocated while capturing
-    PoolAccess graph_access{};  // that of the pool at the capture
+    bool mapped = false;       // by cuMemMap: see mappings.hpp
+    PoolAccess own_access{};   // of a graph's memory that of the pool at the capture; of a mapping, the own device's too
     Position freed;            // usable on every stream once this is reached
 };
 
@@ -84,10 +85,13 @@ struct Memory {
     u64 bytes;  // of the arena
 
     Memory();
-    bool in_arena(u64 address) const { return address - base < bytes; }
+    bool in_arena(u64 address) const { return address - base < bytes || in_window(address); }
+    bool in_window(u64 address) const;  // of virtual memory
     u8* view(u64 address) const {  // where the simulator reaches these bytes
-        return in_arena(address) ? alias + (address - base) : view_of_host(address);
+        if (address - base < bytes) return alias + (address - base);
+        return in_window(address) ? view_in_window(address) : view_of_host(address);
     }
+    u8* view_in_window(u64 address) const;
     u8* view_of_host(u64 address) const;
 };
 Memory& memory();
@@ -111,5 +115,8 @@ void trim_pool(Pool* pool, u64 keep);
 void trim_to_thresholds();  // what a synchronize does
 void destroy_pool(Pool* pool);
 void reset_memory();
+// Before the driver returns "out of memory" it reclaims unused memory of pools, and waits for frees in flight.
+void reclaim(Lock& lock, int device);
+void poison_fresh(u64 address, u64 bytes);
 
 }  // namespace sim

@@ -239,6 +239,7 @@ CUresult prepare_node(Node& node, const CUgraphNodeParams& given) {
     made.handle = node.handle;
     made.after = node.after;
     made.enabled = node.enabled;
+    made.attributes = node.attributes;
     made.type = given.type;
     made.given = given;
     made.call = this_thread().call;

@@ -9,6 +9,7 @@
 #include "device.hpp"
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct Node {
     const char* call = "";  // that has made the node
     u32 site = 0;
     bool enabled = true;  // in an executable
+    std::map<int, CUlaunchAttributeValue> attributes;  // of a kernel
     CUgraphNodeParams given{};
     std::shared_ptr<const void> arguments;  // of a kernel: `given` points at them
     std::shared_ptr<const Flat> inner;      // of an executable's child graph

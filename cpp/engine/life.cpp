@@ -158,7 +158,7 @@ void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
     if (meets) meet_owners(stream, access, block);
 }
 
-// A copy may go over several pieces of a pool.
+// A copy may go over several pieces of a pool, and over several mappings.
 void Engine::touch(Stream& stream, const Access& access, Block* block) {
     if (!block) block = blocks_.find(access.anchor ? access.anchor : access.begin);
     if (!block) return;  // memory that is not watched
@@ -167,7 +167,8 @@ void Engine::touch(Stream& stream, const Access& access, Block* block) {
         touch_block(stream, access, *block);
         return;
     }
-    if (!block->piece) touch_block(stream, access, *block);
+    if (!block->piece)
+        blocks_.each(access.begin, access.end, false, [&](Block& whole) { touch_block(stream, access, whole); });
     blocks_.each(access.begin, access.end, true, [&](Block& piece) { touch_block(stream, access, piece); });
 }
 

@@ -3,61 +3,11 @@ from __future__ import annotations
 
 import pytest
 from checked_libraries import line_with, needs
+from closed_libraries import BEGIN
 
 import xlogmem.check.cudart
 
 pytestmark = pytest.mark.simulator
-BEGIN = """
-import ctypes, sys
-from ctypes import byref, c_double, c_float, c_int, c_longlong, c_size_t, c_ulonglong, c_void_p
-import numpy
-from cuda.bindings import driver
-
-def ok(result):
-    if isinstance(result, int):
-        assert result == 0, result
-        return None
-    assert int(result[0]) == 0, result[0]
-    return result[1] if len(result) > 1 else None
-
-ok(driver.cuInit(0))
-ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(0))))
-curand = ctypes.CDLL("libcurand.so.10")
-cublas = ctypes.CDLL("libcublas.so.MAJOR")
-generator, handle, number = c_void_p(), c_void_p(), c_int()
-ok(curand.curandCreateGenerator(byref(generator), 100))
-ok(curand.curandSetPseudoRandomGeneratorSeed(generator, c_ulonglong(7)))
-ok(cublas.cublasCreate_v2(byref(handle)))
-a, b = (ok(driver.cuStreamCreate(1)) for _ in range(2))
-
-def on(stream):
-    ok(curand.curandSetStream(generator, c_void_p(int(stream))))
-    ok(cublas.cublasSetStream_v2(handle, c_void_p(int(stream))))
-
-def device(array):
-    p = ok(driver.cuMemAlloc(array.nbytes))
-    ok(driver.cuMemcpyHtoD(p, array, array.nbytes))
-    ok(driver.cuCtxSynchronize())
-    return c_void_p(int(p))
-
-def host(p, like):
-    out = numpy.empty_like(like)
-    ok(driver.cuMemcpyDtoH(out, p.value, like.nbytes))
-    return out
-
-def wait():
-    if "fixed" in sys.argv:
-        event = ok(driver.cuEventCreate(2))
-        ok(driver.cuEventRecord(event, a))
-        ok(driver.cuStreamWaitEvent(b, event, 0))
-
-def gemm(p, q, r, m=8, n=8, k=8, ldc=8, beta=0):
-    return cublas.cublasSgemm_v2(handle, 0, 0, m, n, k, byref(c_float(1)), p, max(m, 1), q, k,
-                                 byref(c_float(beta)), r, ldc)
-
-ones = numpy.ones(64, "f4")
-x, y, z = device(ones), device(ones), device(ones)
-""".replace("MAJOR", str(xlogmem.check.cudart._usual_major()))
 RACES = {
     "write/read": """
 on(a)
@@ -304,7 +254,7 @@ ok(gemm(x, y, z))
 
 
 @pytest.mark.parametrize(("library", "name"), [
-    ("libcublas.so.12", "cublasSaxpy_v2"), ("libcublas.so.13", "cublasSaxpy_v2"),
+    ("libcublas.so.12", "cublasStrsm_v2"), ("libcublas.so.13", "cublasStrsm_v2"),
     ("libcublasLt.so.12", "cublasLtMatmul"), ("libcublasLt.so.13", "cublasLtMatmul"),
     ("libcurand.so.10", "curandGetDirectionVectors32")])
 def test_what_is_missing_is_named_at_the_end(checked, library, name):

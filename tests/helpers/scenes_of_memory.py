@@ -237,6 +237,15 @@ def all_mappings_of_a_range_end(p: Program, repaired: bool) -> None:
     p.call("cuMemUnmap", ptr=Z, size=(2 if repaired else 3) * PAGE)
 
 
+@scene("certain write/write")
+def a_fill_goes_over_several_mappings(p: Program, repaired: bool) -> None:
+    map_pages(p, 2)
+    p.fill(Z + PAGE, A)
+    if repaired:
+        p.synchronize(A)
+    p.call("cuMemsetD8Async", dstDevice=Z, N=2 * PAGE, hStream=B)
+
+
 @scene("certain use-after-free")
 def memory_that_is_mapped_again_is_new(p: Program, repaired: bool) -> None:
     map_pages(p)

@@ -69,6 +69,8 @@ def repair_of(finding: Finding) -> str | None:
         return f"{where}, synchronize with {first.stream.name}"
     if first.stream.kind == "host":
         return f"{where}, nothing can wait for the host: make the host's call earlier"
+    if first.stream.kind == second.stream.kind == "branch":
+        return f"make the node of {place or second.name} depend on the node of {first.place or first.name}"
     after = f"{first.stream.name} after {first.place or first.name}"
     if place and place == first.place:
         after += " (the earlier time)"                  # of a loop, or of a function that is called twice
