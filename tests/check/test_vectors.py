@@ -119,14 +119,14 @@ RACES = {
     "dot's result": ("dot(x, y, z)", "fill(z)", "write/write"),
     "norm": ("fill(x)", "norm(x, z)", "write/read"),
     "gemv": ("fill(x)", "gemv(x, y, z)", "write/read"),
-    "gemv's result": ("gemv(x, y, z)", "axpy(z, y)", "write/read"),
+    "gemv's result": ("gemv(x, y, z)", "fill(z)", "write/write"),
     "gemv of nothing": ("fill(x)", "gemv(x, y, z, 0)", None),
     "ger": ("ger(x, y, z)", "fill(z)", "write/write"),
-    "other triangle": ("fill(z, 9)", "syrk(x, z)", None),
+    "other triangle": ("fill(z, 1)", "syrk(x, z)", None),
     "triangle": ("fill(z, 8)", "syrk(x, z)", "write/write"),
 }
 RACE = START + """
-one = numpy.ones(1, "f4")
+one, zero = numpy.ones(1, "f4"), numpy.zeros(1, "f4")
 def fill(p, first=0):
     stream = a if on_a else b
     ok(driver.cuMemsetD8Async(p.value + 4 * first, 0, 4, stream))
@@ -141,11 +141,11 @@ def norm(p, r):
     ok(call("Snrm2_v2", 8, p, 1, r))
     ok(cublas.cublasSetPointerMode_v2(handle, 0))
 def gemv(p, q, r, alpha=1):
-    ok(call("Sgemv_v2", 0, 8, 8, pointer(one * alpha), p, 8, q, 1, pointer(one * 0), r, 1))
+    ok(call("Sgemv_v2", 0, 8, 8, pointer(one if alpha else zero), p, 8, q, 1, pointer(zero), r, 1))
 def ger(p, q, r):
     ok(call("Sger_v2", 8, 8, pointer(one), p, 1, q, 1, r, 8))
 def syrk(p, r):                                          # the upper triangle: of column 1, rows 0 and 1
-    ok(call("Ssyrk_v2", 1, 0, 8, 8, pointer(one), p, 8, pointer(one * 0), r, 8))
+    ok(call("Ssyrk_v2", 1, 0, 8, 8, pointer(one), p, 8, pointer(zero), r, 8))
 on_a = True
 FIRST
 wait()

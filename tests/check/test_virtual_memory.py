@@ -20,7 +20,7 @@ PAGE = ok(cuda.cuMemGetAllocationGranularity(
 def access(flags="READWRITE", device=0):
     made = cuda.CUmemAccessDesc()
     made.location.type, made.location.id = properties.location.type, device
-    made.flags = cuda.CUmemAccess_flags["CU_MEM_ACCESS_FLAGS_PROT_" + flags]
+    made.flags = getattr(cuda.CUmemAccess_flags, "CU_MEM_ACCESS_FLAGS_PROT_" + flags)
     return made
 
 def mapped(address, pages=1):
