@@ -12,6 +12,7 @@ PROGRAMS = [
     pytest.param(programs.GRAPH, "write/write", id="graph", marks=with_cupy),
     pytest.param(programs.FORKED_GRAPH, "write/read", id="forked-graph"),
     pytest.param(programs.UPDATED_GRAPH, "write/write", id="updated-graph"),
+    pytest.param(programs.DEFINED_GRAPH, "write/read", id="defined-graph"),
     pytest.param(programs.MEMORY_OF_A_GRAPH, "write/write", id="memory-of-a-graph"),
     pytest.param(programs.STRIDED_VIEW, "write/write", id="strided-view", marks=with_cupy),
     pytest.param(programs.CLUSTER, "write/write", id="cluster"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import pytest
 from checked_programs import DRIVER
+from cuda.bindings import driver
 
 import xlogmem.check.cudart
 
@@ -44,6 +45,42 @@ ok(cuda.cuMemsetD8Async(q if "target" in sys.argv else p, 1, 256, b))
 ok(cuda.cuMemsetD8Async(int(q) + 256, 1, 64, b))                # beside the cube
 ok(cuda.cuCtxSynchronize())
 """
+# With attributes: one copy (of CUDA 13.2), a batch of planes, or one of planes.
+ATTRIBUTES = START + """
+order_of, way = cuda.CUmemcpySrcAccessOrder(int(sys.argv[1])), sys.argv[2]
+attributes = cuda.CUmemcpyAttributes()
+attributes.srcAccessOrder = order_of
+
+def planes(width=16):
+    made = cuda.CUDA_MEMCPY3D_BATCH_OP()
+    for side, address in ((made.src, p), (made.dst, q)):
+        side.type = cuda.CUmemcpy3DOperandType.CU_MEMCPY_OPERAND_TYPE_POINTER
+        side.op.ptr.ptr, side.op.ptr.rowLength = address, 32
+    made.extent.width, made.extent.height, made.extent.depth = width, 4, 1
+    made.srcAccessOrder = order_of
+    return made
+
+if way == "one":
+    copy = lambda size=16: cuda.cuMemcpyWithAttributesAsync(q, p, size, attributes, a)
+elif way == "batch":
+    copy = lambda size=16: cuda.cuMemcpy3DBatchAsync(1, [planes(size)], 0, a)
+else:
+    copy = lambda size=16: cuda.cuMemcpy3DWithAttributesAsync(planes(size), 0, a)
+assert int(copy(1 << 30)[0]) == 1
+assert int(cuda.cuMemcpy3DBatchAsync(1, [planes(0)], 0, a)[0]) == 1
+assert int(cuda.cuMemcpy3DBatchAsync(1, [planes()], 0, 0)[0]) == 1             # the default stream
+ok(cuda.cuMemsetD8(p, 5, 4096))
+ok(cuda.cuCtxSynchronize())
+result = copy()
+assert int(result[0]) == 0, result
+order()
+ok(cuda.cuMemsetD8Async(q if "target" in sys.argv else p, 1, 8, b))
+ok(cuda.cuMemsetD8Async(int(q) + 16, 1, 16, b))                                # a gap, or behind the copy
+ok(cuda.cuCtxSynchronize())
+host = ctypes.create_string_buffer(16)
+ok(cuda.cuMemcpyDtoH(ctypes.addressof(host), q, 16))
+assert host.raw[8:] == b"\\5" * 8
+"""
 MANAGED = START + """
 m = ok(cuda.cuMemAllocManaged(4096, 1))
 ok(cuda.cuMemsetD8Async(m, 1, 4096, a))
@@ -72,6 +109,22 @@ def test_a_batch_of_copies(checked, order, which):
     run = checked(BATCH, order, which)
     assert run.pairs == RACES[which], run.stderr
     assert checked(BATCH, order, which, "fixed").pairs == []
+
+
+def ways() -> list[str]:
+    newer = hasattr(driver, "cuMemcpyWithAttributesAsync")
+    return ["one", "batch", "planes"] if newer else ["batch"]
+
+
+@pytest.mark.parametrize("which", RACES)
+@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("order", ["1", "3"])
+def test_copies_with_attributes(checked, order, way, which):
+    newest = {"XLOGMEM_SIM": "version=13050"} if way != "batch" else {}
+    run = checked(ATTRIBUTES, order, way, which, **newest)
+    assert run.pairs == RACES[which], run.stderr
+    run = checked(ATTRIBUTES, order, way, which, "fixed", **newest)
+    assert (run.pairs, run.returncode) == ([], 0), run.stderr
 
 
 @pytest.mark.parametrize("which", RACES)

@@ -131,6 +131,27 @@ other.sync()
 for what in (graph, before, after, old, new):
     what.close()
 """
+# Nodes that the program adds itself.
+DEFINED_GRAPH = START + """
+from cuda.core.graph import GraphDefinition
+left, right, out = (device.allocate(4096, stream=stream) for _ in range(3))
+stream.sync()
+child = GraphDefinition()
+child.memset(right, 0, 4096)
+definition = GraphDefinition()
+root = definition.memset(left, 0, 4096)
+bumped = root.launch(config, bump, left, size)                                  # the first
+other_branch = definition.embed(child).callback(lambda: None)
+joined = definition.join(bumped if fixed else root, other_branch)
+joined.launch(config, saxpy, one, left, right, out, size).memcpy(right, out, 4096)  # the second
+assert len(definition.nodes()) == 7 and len(definition.edges()) == 6
+assert bumped.pred == {root} and root.type.name.endswith("MEMSET")
+graph = definition.instantiate()
+graph.upload(stream)
+graph.launch(stream)
+graph.launch(other)
+other.sync()
+"""
 MEMORY_OF_A_GRAPH = START + """
 data = device.allocate(4096, stream=stream)
 stream.sync()
