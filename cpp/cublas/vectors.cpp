@@ -340,7 +340,8 @@ VECTORS(C, kComplexFloat)
 VECTORS(Z, kComplexDouble)
 
 #define DOT(name, type, conjugated) \
-    CUBLAS Status cublas##name##_v2(Handle* h, int n, const void* x, int incx, const void* y, int incy, void* result) { \
+    CUBLAS Status cublas##name##_v2(Handle* h, int n, const void* x, int incx, const void* y, int incy, \
+                                    void* result) { \
         return dot("cublas" #name, h, {x, type, n, incx}, {y, type, n, incy}, conjugated, result, type); \
     }
 DOT(Sdot, kFloat, false)
@@ -403,8 +404,8 @@ CUBLAS Status cublasDotcEx(Handle* h, int n, const void* x, Type type_x, int inc
 CUBLAS Status cublasNrm2Ex(Handle* h, int n, const void* x, Type type_x, int incx, void* result, Type type, int) {
     return reduce(__func__, h, {x, type_x, n, incx}, result, type, root_of_squares);
 }
-CUBLAS Status cublasAxpyEx(Handle* h, int n, const void* alpha, Type type_of_alpha, const void* x, Type type_x, int incx,
-                           void* y, Type type_y, int incy, int) {
+CUBLAS Status cublasAxpyEx(Handle* h, int n, const void* alpha, Type type_of_alpha, const void* x, Type type_x,
+                           int incx, void* y, Type type_y, int incy, int) {
     return axpy(__func__, h, alpha, type_of_alpha, {x, type_x, n, incx}, {y, type_y, n, incy});
 }
 CUBLAS Status cublasScalEx(Handle* h, int n, const void* alpha, Type type_of_alpha, void* x, Type type_x, int incx,

@@ -62,33 +62,32 @@ RUNTIME Error cudaGraphNodeFindInClone(CUgraphNode* node, CUgraphNode original, 
 }
 
 RUNTIME Error cudaGraphAddKernelNode(NODE, const KernelParameters* p) {
-    return with<CUDA_KERNEL_NODE_PARAMS_v2>([&](auto* made) { return kernel_of(p, made); }, [&](auto* made) {
-        return cuGraphAddKernelNode_v2(node, graph, before, count, made);
-    });
+    return with<CUDA_KERNEL_NODE_PARAMS_v2>(
+        [&](auto* made) { return kernel_of(p, made); },
+        [&](auto* made) { return cuGraphAddKernelNode_v2(node, graph, before, count, made); });
 }
 RUNTIME Error cudaGraphKernelNodeSetParams(CUgraphNode node, const KernelParameters* p) {
     return with<CUDA_KERNEL_NODE_PARAMS_v2>([&](auto* made) { return kernel_of(p, made); },
                                             [&](auto* made) { return cuGraphKernelNodeSetParams_v2(node, made); });
 }
 RUNTIME Error cudaGraphExecKernelNodeSetParams(CUgraphExec exec, CUgraphNode node, const KernelParameters* p) {
-    return with<CUDA_KERNEL_NODE_PARAMS_v2>([&](auto* made) { return kernel_of(p, made); }, [&](auto* made) {
-        return cuGraphExecKernelNodeSetParams_v2(exec, node, made);
-    });
+    return with<CUDA_KERNEL_NODE_PARAMS_v2>(
+        [&](auto* made) { return kernel_of(p, made); },
+        [&](auto* made) { return cuGraphExecKernelNodeSetParams_v2(exec, node, made); });
 }
 
 RUNTIME Error cudaGraphAddMemcpyNode(NODE, const CopyParameters* p) {
-    return with<CUDA_MEMCPY3D>([&](auto* made) { return planes_of_node(p, made); }, [&](auto* made) {
-        return cuGraphAddMemcpyNode(node, graph, before, count, made, nullptr);
-    });
+    return with<CUDA_MEMCPY3D>(
+        [&](auto* made) { return planes_of_node(p, made); },
+        [&](auto* made) { return cuGraphAddMemcpyNode(node, graph, before, count, made, nullptr); });
 }
 RUNTIME Error cudaGraphMemcpyNodeSetParams(CUgraphNode node, const CopyParameters* p) {
     return with<CUDA_MEMCPY3D>([&](auto* made) { return planes_of_node(p, made); },
                                [&](auto* made) { return cuGraphMemcpyNodeSetParams(node, made); });
 }
 RUNTIME Error cudaGraphExecMemcpyNodeSetParams(CUgraphExec exec, CUgraphNode node, const CopyParameters* p) {
-    return with<CUDA_MEMCPY3D>([&](auto* made) { return planes_of_node(p, made); }, [&](auto* made) {
-        return cuGraphExecMemcpyNodeSetParams(exec, node, made, nullptr);
-    });
+    return with<CUDA_MEMCPY3D>([&](auto* made) { return planes_of_node(p, made); },
+                               [&](auto* made) { return cuGraphExecMemcpyNodeSetParams(exec, node, made, nullptr); });
 }
 RUNTIME Error cudaGraphAddMemcpyNode1D(NODE, void* to, const void* from, size_t bytes, int way) {
     CUDA_MEMCPY3D row = row_of(to, from, bytes, way);

@@ -226,7 +226,9 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
             driver().engine.come_after(*stream->order, last->clock);
         }
         bool launched = false;  // one operation to the engine
-        auto watch = [&] { return std::exchange(launched, true) ? newest(stream) : watch_launch(stream, *flat.accesses); };
+        auto watch = [&] {
+            return std::exchange(launched, true) ? newest(stream) : watch_launch(stream, *flat.accesses);
+        };
         Position position;
         for (Work& work : flat.works) REFUSE_IF(submit(lock, stream, std::move(work), &position, watch));
         if (stream->capture || flat.works.empty()) return CUDA_SUCCESS;

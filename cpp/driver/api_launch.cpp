@@ -101,16 +101,16 @@ EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned gr
                                unsigned block_y, unsigned block_z, unsigned, CUstream stream, void** parameters,
                                void** extra) {
     return api_call(CALL("cuLaunchKernel"), [&](Lock& lock) {
-        return launch(lock, function, stream, LaunchShape{grid_x, grid_y, grid_z, block_x, block_y, block_z}, parameters,
-                      extra);
+        return launch(lock, function, stream, LaunchShape{grid_x, grid_y, grid_z, block_x, block_y, block_z},
+                      parameters, extra);
     });
 }
 
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
     return api_call(CALL("cuLaunchKernelEx"), [&](Lock& lock) {
         return launch(lock, function, config->hStream,
-                      LaunchShape{config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX, config->blockDimY,
-                       config->blockDimZ},
+                      LaunchShape{config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
+                                  config->blockDimY, config->blockDimZ},
                       parameters, extra);
     });
 }
@@ -119,7 +119,7 @@ EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned grid_x, 
                                           unsigned block_x, unsigned block_y, unsigned block_z, unsigned,
                                           CUstream stream, void** parameters) {
     return api_call(CALL("cuLaunchCooperativeKernel"), [&](Lock& lock) {
-        return launch(lock, function, stream, LaunchShape{grid_x, grid_y, grid_z, block_x, block_y, block_z}, parameters,
-                      nullptr);
+        return launch(lock, function, stream, LaunchShape{grid_x, grid_y, grid_z, block_x, block_y, block_z},
+                      parameters, nullptr);
     });
 }

@@ -337,8 +337,9 @@ EXPORT CUresult cuGraphAddNode(CUgraphNode* node, CUgraph graph, const CUgraphNo
     EXPORT CUresult symbol(CUgraphNode node, answer_type* result) { \
         return api_call(CALL(base), [&](Lock&) -> CUresult { \
             if (!result) return CUDA_ERROR_INVALID_VALUE; \
-            return get_parameters(node, CU_GRAPH_NODE_TYPE_##type, \
-                                  [&](const CUgraphNodeParams& given) { memcpy(result, &given.member, sizeof *result); }); \
+            return get_parameters(node, CU_GRAPH_NODE_TYPE_##type, [&](const CUgraphNodeParams& given) { \
+                memcpy(result, &given.member, sizeof *result); \
+            }); \
         }); \
     }
 GET(cuGraphKernelNodeGetParams, "cuGraphKernelNodeGetParams", KERNEL, CUDA_KERNEL_NODE_PARAMS_v1, kernel)

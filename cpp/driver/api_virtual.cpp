@@ -8,9 +8,7 @@ namespace {
 
 bool is_aligned(u64 number) { return number % kGranularity == 0; }
 
-Physical* find_physical(CUmemGenericAllocationHandle handle) {
-    return virtual_memory().physical.get(u64(handle));
-}
+Physical* find_physical(CUmemGenericAllocationHandle handle) { return virtual_memory().physical.get(u64(handle)); }
 
 // Memory of devices alone is simulated.
 CUresult check_properties(const CUmemAllocationProp* properties) {

@@ -47,9 +47,7 @@ Memory& memory() {
 
 bool Memory::in_window(u64 address) const { return address - virtual_memory().base < virtual_memory().bytes; }
 
-u8* Memory::view_in_window(u64 address) const {
-    return virtual_memory().alias + (address - virtual_memory().base);
-}
+u8* Memory::view_in_window(u64 address) const { return virtual_memory().alias + (address - virtual_memory().base); }
 
 namespace {
 

@@ -36,8 +36,8 @@ struct Block {
     bool stream_ordered = false;
     bool graph_owned = false;  // allocated while capturing
     bool mapped = false;       // by cuMemMap: see mappings.hpp
-    PoolAccess own_access{};   // of a graph's memory that of the pool at the capture; of a mapping, the own device's too
-    Position freed;            // usable on every stream once this is reached
+    PoolAccess own_access{};  // of a graph's memory that of the pool at the capture; of a mapping, the own device's too
+    Position freed;  // usable on every stream once this is reached
 };
 
 // Free blocks by capacity; the last one freed is at the back.
@@ -46,7 +46,7 @@ using FreeList = std::unordered_map<u64, std::vector<Block*>>;
 struct Pool {
     u64 handle = 0;
     int device = 0;
-    PoolAccess access{};     // of other devices: the pool's own may always read and write
+    PoolAccess access{};  // of other devices: the pool's own may always read and write
     bool is_default = false;
     bool destroyed = false;  // the handle is gone, live blocks remain
     u64 live_blocks = 0;
@@ -58,7 +58,7 @@ struct Pool {
 };
 
 struct DeviceMemory {
-    FreeList free;     // released by every pool
+    FreeList free;  // released by every pool
     u64 reserved = 0;  // by pools and cuMemAlloc
     Pool default_pool;
     Pool* current_pool = nullptr;
@@ -73,9 +73,9 @@ struct HostRange {
 };
 
 struct Memory {
-    u64 base = 0;                // where device addresses start
-    u8* alias = nullptr;         // where the host reaches the same bytes
-    u64 carved = 0;              // bytes of the arena in use
+    u64 base = 0;  // where device addresses start
+    u8* alias = nullptr;  // where the host reaches the same bytes
+    u64 carved = 0;  // bytes of the arena in use
     std::vector<Block*> blocks;  // in order of their addresses
     std::array<DeviceMemory, kMaxDevices> devices;
     HandleTable<Pool> pools{0x2f00000000ull};

@@ -15,8 +15,9 @@ __all__ = ["Access", "Finding", "Stream", "Wait", "by_places", "joined", "merged
 class Stream:
     """The stream on which an operation is queued, or the host.
 
-    `number` is the driver's, 0 for the host; `kind` is host, made, legacy, per-thread or branch (of a graph's nodes);
-    `made` is the place where the program made the stream; `library` is the file name of a library that has made the stream for itself.
+    `number` is the driver's, 0 for the host; `kind` is host, made, legacy, per-thread or branch (of a graph's nodes).
+    `made` is the place where the program made the stream; `library` is the file name of a library that has made the
+    stream for itself.
     `turn` is "earlier" or "later" in a finding whose two streams were made at one place.
     """
 
@@ -30,7 +31,9 @@ class Stream:
     def name(self) -> str:
         if self.kind == "made":
             return f"stream {self.number}"
-        return {"host": "the host", "legacy": "the default stream", "branch": f"a branch of the graph ({self.number})"}.get(
+        if self.kind == "branch":
+            return f"branch {self.number} of the graph"
+        return {"host": "the host", "legacy": "the default stream"}.get(
             self.kind, f"a thread's default stream ({self.number})")
 
     def __str__(self) -> str:
