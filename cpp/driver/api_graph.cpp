@@ -234,7 +234,7 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
         if (stream->capture || flat.works.empty()) return CUDA_SUCCESS;
         *last = {true, position, queued(stream)};
         record_events(flat, position);
-        if (flat.calls_host) driver().engine.host_may_learn(queued(stream));
+        if (flat.calls_host) host_may_learn(queued(stream));
         return CUDA_SUCCESS;
     });
 }
