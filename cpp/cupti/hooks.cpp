@@ -24,6 +24,12 @@ struct Watched {
     static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }
     static void queries_for_itself(int whose) { this_thread().queries = xlogmem_check_queries(whose); }
 
+    // A launch shows its addresses here, whatever is known of its kernel.
+    static void operator_begins() {}
+    static std::size_t operator_launches() { return 0; }
+    template <class Feed>
+    static void with_operator(Feed&&) {}
+
     // Those who call this cannot handle exceptions.
     template <class Report>
     static void with_lock(Report&& report) {

@@ -36,7 +36,6 @@ CUresult library_call(Lock& lock, library::Call& call) {
             return CUDA_ERROR_INVALID_VALUE;
         ranges.push_back(range);
     }
-    if (call.touches_more) report_unknown("function", call.name, "it is given pointers in the device's memory");
     Work work;
     work.name = this_thread().call;
     if (call.run)
@@ -44,7 +43,9 @@ CUresult library_call(Lock& lock, library::Call& call) {
     else
         unknown_kernels().launches++;
     const char* name = work.name;
-    return submit(lock, stream, std::move(work), nullptr, [&] { return watch_ranges(stream, name, ranges); });
+    CUresult rc = submit(lock, stream, std::move(work), nullptr, [&] { return watch_ranges(stream, name, ranges); });
+    if (!rc && call.touches_more) note_not_judged(name, stream);
+    return rc;
 }
 
 }  // namespace

@@ -150,11 +150,13 @@ EXPORT void xsim_learn_kernels(const char* image, u64 bytes) {
     learn_kernels(image, bytes);
 }
 
-// The number of launches that computed nothing, and a line for each kernel whose accesses are not known.
+// The number of launches that computed nothing, and a line for each kernel whose accesses are not known: how many of its
+// launches were not judged, and its name.
 EXPORT u64 xsim_unknown_kernels(char* buffer, u64 size) {
     Lock lock(driver().mutex);
     std::string text = std::to_string(unknown_kernels().launches);
-    for (const std::string& name : unknown_kernels().no_layout) text += "\n" + name;
+    for (auto& kernel : unknown_kernels().not_judged)
+        if (kernel.second) text += "\n" + std::to_string(kernel.second) + " " + kernel.first;
     return give_text(text, buffer, size);
 }
 

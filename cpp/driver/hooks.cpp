@@ -3,6 +3,7 @@
 // The runtime calls these hooks under its own lock, and the driver's lock is a leaf there. The place in the program is
 // looked up before: a place that was never seen takes the GIL.
 #include "calls.hpp"
+#include "unknown.hpp"
 
 #include "engine/reports.hpp"
 
@@ -40,6 +41,28 @@ struct Simulated {
 
     static void replaces_pool(int begun) { this_thread().replaces_pool = begun; }
     static void queries_for_itself(int whose) { this_thread().queries = xlogmem_check_queries(whose); }
+
+    static void operator_begins() {
+        this_thread().operation.begun = true;
+        this_thread().operation.launches.clear();
+    }
+    static std::size_t operator_launches() { return this_thread().operation.launches.size(); }
+
+    template <class Feed>
+    static void with_operator(Feed&& feed) {
+        if (driver().forked) return;
+        Lock lock(driver().mutex);
+        auto& ended = this_thread().operation;
+        for (Stream* stream : driver().streams) {
+            if (stream->id != ended.stream || stream->dead) continue;
+            if (!stream->capture) order_with_legacy(lock, stream);
+            driver().engine.act_in(this_thread().id);
+            feed(check::Reported{driver().engine, stream->order, site_of_call});
+            for (const char* kernel : ended.launches) unknown_kernels().not_judged[kernel]--;
+            break;
+        }
+        ended = {};
+    }
 
     template <class Feed>
     static void with_engine(Feed&& feed) {

@@ -75,11 +75,12 @@ UnknownKernels& unknown_kernels() {
     return all;
 }
 
-void report_unknown(const char* kind, const char* name, const char* reason) {
-    auto& known = unknown_kernels().no_layout;
-    if (std::find(known.begin(), known.end(), name) != known.end()) return;
-    known.emplace_back(name);
-    log_line("%s %s: %s, so what it does to memory is not checked", kind, name, reason);
+void note_not_judged(const char* name, const Stream* stream) {
+    unknown_kernels().not_judged[name]++;
+    auto& operation = this_thread().operation;
+    if (!operation.begun) return;
+    operation.launches.push_back(name);
+    operation.stream = stream->id;
 }
 
 void declare_kernel(const char* pattern, const char* roles, RunLaunch run) {
@@ -111,8 +112,6 @@ CUresult prepare_unknown(const Function& function, const Shape& shape, void** po
         prepared->may_signal = function.facts->may_signal;
         if (!check::read_arguments(prepared->parameters, pointers, extra, prepared->space))
             return CUDA_ERROR_INVALID_VALUE;
-    } else {
-        report_unknown("kernel", function.name, "parameters unknown");
     }
     Work work;
     work.name = function.shown;
@@ -128,8 +127,9 @@ CUresult prepare_unknown(const Function& function, const Shape& shape, void** po
     } else {
         unknown_kernels().launches++;
     }
-    auto watch = [prepared](Stream* stream) {
+    auto watch = [prepared, is_known = function.facts != nullptr](Stream* stream) {
         const Prepared& p = *prepared;
+        if (!is_known) note_not_judged(p.shown, stream);
         return watch_kernel(stream, p.shown,
                             {p.pointers, p.layout, p.arrays, p.space, p.shape, p.first.get(), p.may_signal});
     };

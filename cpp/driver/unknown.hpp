@@ -39,11 +39,12 @@ const check::Facts* learned_facts(const std::string& name);
 CUresult prepare_unknown(const Function& function, const Shape& shape, void** pointers, void** extra, Launchable* made);
 
 struct UnknownKernels {
-    u64 launches = 0;                    // that computed nothing
-    std::vector<std::string> no_layout;  // kernels of which it is not known what they do
+    u64 launches = 0;  // that computed nothing
+    // How many of each kernel of which it is not known what it does, if no operator has said so either (engine/hooks.hpp).
+    std::map<std::string, u64> not_judged;
 };
 UnknownKernels& unknown_kernels();
-// Logs each name once.
-void report_unknown(const char* kind, const char* name, const char* reason);
+// A launch of this kernel, or a call of a library's function, was queued, and it is not known what it does.
+void note_not_judged(const char* name, const Stream* stream);
 
 }  // namespace sim

@@ -55,6 +55,7 @@ struct Range {
     u32 word = 0;  // a kernel's pointer, of which more may become known: see words.hpp
     bool absent = false;  // nothing shows that the kernel uses any of these bytes
     bool found = false;  // the address was found in a struct
+    bool moved = false;  // it is known only that some of these bytes are touched
 };
 
 // The call that destroyed a handle; of a stream its number, too.

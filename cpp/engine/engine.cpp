@@ -212,6 +212,7 @@ Time Engine::work(Stream& stream, Operation what, const Range* ranges, std::size
         made.word = range.word;
         made.absent = range.absent;
         made.found = range.found;
+        made.moved = range.moved;
         words_.refresh(made);
         if (!made.unused) touch(stream, made, range.block);
     }

@@ -39,6 +39,14 @@ struct xlogmem_check_range {
     int access;  // 1: reads, 2: writes, 3: both
 };
 
+// Of an operator: each row of memory begins `pitch` bytes behind the one before it, and has `width` bytes; without rows
+// there is one, of `width` bytes.
+struct xlogmem_check_extent {
+    uint64_t begin, pitch, width, rows;
+    int access;  // as above
+    int somewhere;  // 1: some of these bytes, and it is not known which
+};
+
 struct xlogmem_check_hooks {
     // Finds the place in the program: the calling thread is about to call another function of the table.
     void (*find_site)(void);
@@ -59,5 +67,11 @@ struct xlogmem_check_hooks {
     uint32_t (*site_of_caller)(void);
     // The calling thread does what was requested at this place, until this is 0: reports and calls of the driver have it.
     void (*act_for)(uint32_t site);
+    // For operators of libraries, which say what they do where nothing is known of their kernels. The calling thread
+    // begins one; it has made so many launches of such kernels since then; it ends one, which has done that on the
+    // stream of the last of these launches.
+    void (*operator_begins)(void);
+    size_t (*operator_launches)(void);
+    void (*operator_ends)(const char* name, const xlogmem_check_extent* extents, size_t count);
 };
 }

@@ -32,11 +32,33 @@ void Reported::cached(const CachedPiece& piece) const {
         allocated(piece.address, piece.bytes, nullptr, XLOGMEM_CHECK_CACHED_PIECE);
 }
 
-void Reported::opened(u64 window, const xlogmem_check_range* ranges, std::size_t count) const {
+namespace {
+
+Role role_of(int access) {
     static const Role roles[] = {Role::ReadWrite, Role::Read, Role::Write, Role::ReadWrite};
+    return roles[access & 3];
+}
+
+}  // namespace
+
+void Reported::opened(u64 window, const xlogmem_check_range* ranges, std::size_t count) const {
     Operation what{Engine::kUse, site};
     for (std::size_t i = 0; stream && i < count; i++)
-        engine.declare(window, *stream, what, ranges[i].begin, ranges[i].bytes, roles[ranges[i].access & 3]);
+        engine.declare(window, *stream, what, ranges[i].begin, ranges[i].bytes, role_of(ranges[i].access));
+}
+
+void Reported::operated(const char* name, const xlogmem_check_extent* extents, std::size_t count) const {
+    std::vector<Range> ranges(count);
+    for (std::size_t i = 0; i < count; i++) {
+        const xlogmem_check_extent& extent = extents[i];
+        ranges[i].begin = extent.begin;
+        ranges[i].end = extent.begin + (extent.rows ? (extent.rows - 1) * extent.pitch : 0) + extent.width;
+        ranges[i].role = role_of(extent.access);
+        ranges[i].rows = rows_of(extent.pitch, extent.width, extent.rows);
+        ranges[i].moved = extent.somewhere;
+        if (extent.somewhere) ranges[i].anchor = extent.begin;
+    }
+    engine.work(*stream, {engine.name(name), site}, ranges.data(), ranges.size());
 }
 
 }  // namespace check

@@ -23,12 +23,14 @@ struct Reported {
     void freed(u64 address, xlogmem_check_end end, bool guarded) const;
     void cached(const CachedPiece& piece) const;
     void opened(u64 window, const xlogmem_check_range* ranges, std::size_t count) const;
+    void operated(const char* name, const xlogmem_check_extent* extents, std::size_t count) const;
 };
 
 // The table of a front end. `FrontEnd` has static functions: find_site(); with(context, stream, feed), which calls
 // feed(Reported) under the front end's lock unless there is no driver any more; note(context, stream, piece), which may
 // feed the piece later; with_engine(feed); replaces_pool(begun); queries_for_itself(whose); site_of_caller(); and
-// act_for(site).
+// act_for(site); operator_begins(); operator_launches(); and with_operator(feed), which
+// calls feed(Reported) for the stream of the thread's last launch of a kernel that the front end knows nothing about.
 template <class FrontEnd>
 struct Hooks {
     static void piece_allocated(void* context, void* stream, u64 address, u64 bytes, const char* tag, int pooled) {
@@ -52,6 +54,9 @@ struct Hooks {
             if (to.stream) to.engine.record_piece(*to.stream, address);
         });
     }
+    static void operator_ends(const char* name, const xlogmem_check_extent* extents, std::size_t count) {
+        FrontEnd::with_operator([&](const Reported& to) { to.operated(name, extents, count); });
+    }
     static const xlogmem_check_hooks* table() {
         static const xlogmem_check_hooks all = {FrontEnd::find_site,
                                                 piece_allocated,
@@ -62,7 +67,10 @@ struct Hooks {
                                                 FrontEnd::replaces_pool,
                                                 FrontEnd::queries_for_itself,
                                                 FrontEnd::site_of_caller,
-                                                FrontEnd::act_for};
+                                                FrontEnd::act_for,
+                                                FrontEnd::operator_begins,
+                                                FrontEnd::operator_launches,
+                                                operator_ends};
         return &all;
     }
 };

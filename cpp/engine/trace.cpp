@@ -59,7 +59,7 @@ void Trace::work(const Stream& stream, Operation what, const Range* ranges, std:
         add(ranges[i].role);
         add(ranges[i].anchor);
         add(ranges[i].word);
-        add(ranges[i].absent);
+        add(u64(ranges[i].absent) | u64(ranges[i].moved) << 1);
         add(ranges[i].found);
         if (in_rows) add(ranges[i].rows.pitch), add(ranges[i].rows.width);
     }
@@ -107,7 +107,8 @@ void Player::work() {
         range.role = Role(number(i + 2));
         range.anchor = number(i + 3);
         range.word = u32(number(i + 4));
-        range.absent = number(i + 5);
+        range.absent = number(i + 5) & 1;
+        range.moved = number(i + 5) & 2;
         range.found = number(i + 6);
         ranges.push_back(range);
     }

@@ -26,11 +26,11 @@ p = ok(cuda.cuMemAlloc(4096))
 event = ok(cuda.cuEventCreate(0))
 ok(cuda.cuMemsetD8Async(p, 1, 4096, a))
 ok(cuda.cuEventRecord(event, a))
-pieces._table().queries_for_itself(int(sys.argv[2]))
+pieces.hooks().queries_for_itself(int(sys.argv[2]))
 queried = {"cuEventQuery": event, "cuStreamQuery": a}.get(sys.argv[1])
 while queried and query(sys.argv[1], queried):
     pass
-pieces._table().queries_for_itself(0)
+pieces.hooks().queries_for_itself(0)
 ok(cuda.cuMemsetD8Async(p, 2, 4096, b))
 ok(cuda.cuCtxSynchronize())
 """

@@ -19,6 +19,8 @@ __all__ = ["FrontEnd", "Report", "begin"]
 HAS_ITS_OWN_RUNTIME = re.compile(r"/(?:rmm|cudf|pylibcudf|warp|cuml|cugraph)/"
                                  r"|(?:cub|cufft|cusparse|cusolver)\.pyx$")
 
+MOST_NAMES = 3                                          # of kernels, in a note
+
 
 @dataclass
 class Report:
@@ -74,6 +76,17 @@ def reasons_of_failure(error: BaseException | None, launches: int) -> list[str]:
                     for name in missing.functions(error)]
 
 
+def not_judged(unknown: dict[str, int]) -> list[str]:
+    """Say of how many launches it is not known what they do to memory, and of which kernels the most are."""
+    if not unknown:
+        return []
+    names = sorted(unknown, key=lambda name: (-unknown[name], name))
+    more = f" and {counted(len(names) - MOST_NAMES, 'more kernel')}" if len(names) > MOST_NAMES else ""
+    launched = counted(sum(unknown.values()), "launch was", "launches were")
+    return [f"{launched} not judged, because it is not known what these kernels do to memory: "
+            f"{', '.join(names[:MOST_NAMES])}{more}"]
+
+
 class Simulated:
     name = "the simulated driver"
 
@@ -86,9 +99,10 @@ class Simulated:
         neighbours.prepare_simulated()
 
     def report(self) -> Report:
-        launches, _ = self._simulator.unknown_kernels()
+        launches, unknown = self._simulator.unknown_kernels()
         launched = counted(launches, "launch of a kernel", "launches of kernels")
         notes = [f"{launched} computed nothing"] if launches else []
+        notes += not_judged(unknown)
         notes += reasons_of_failure(getattr(sys, "last_value", None), launches)
         return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
 

@@ -223,10 +223,11 @@ class Simulator:
         binaries that say less."""
         self._call("learn_kernels", image, len(image))
 
-    def unknown_kernels(self) -> tuple[int, list[str]]:
-        """The number of launches that computed nothing, and the kernels whose images do not say what they do."""
-        count, *names = self._text("unknown_kernels").splitlines()
-        return int(count), names
+    def unknown_kernels(self) -> tuple[int, dict[str, int]]:
+        """The number of launches that computed nothing; and of each kernel about which nothing is known, how many of its
+        launches no operator of a library has accounted for."""
+        count, *kernels = self._text("unknown_kernels").splitlines()
+        return int(count), {name: int(launches) for launches, name in (line.split(" ", 1) for line in kernels)}
 
     def view(self, ptr: int) -> memoryview:
         """Device memory from this address to the end of its allocation, as the host reaches it; nothing waits."""

@@ -26,7 +26,7 @@ SIMULATED = {
     "cupy_backends.cuda.api.runtime": "cupy_runtime",
     "numba.cuda.codegen": "numba",
     "numba_cuda.numba.cuda.codegen": "numba",
-    "torch": "torch_pieces",
+    "torch": "torch_operators",
 }
 DRIVER_POOLS = {"cupy": "cupy_pool", "cupy.cuda.pinned_memory": "cupy_watched", "rmm.mr": "rmm_pools",
                 "torch": "torch_pieces"}                # on a GPU, like the next

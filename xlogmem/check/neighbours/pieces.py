@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from cuda.bindings import driver
 
-__all__ = ["CACHED", "IN_ORDER", "Rules", "address", "allocated", "freed", "in_place_of_a_pool", "queries_for_itself",
-           "report_to"]
+__all__ = ["CACHED", "IN_ORDER", "Extent", "Hooks", "Rules", "address", "allocated", "freed", "hooks",
+           "in_place_of_a_pool", "queries_for_itself", "report_to"]
 
 
 class Rules(NamedTuple):
@@ -24,7 +24,14 @@ IN_ORDER = Rules(1, 0)                                  # both are operations of
 CACHED = Rules(2, 3)                                    # a caching pool: see engine/pools.hpp
 
 
-class _Hooks(ctypes.Structure):
+class Extent(ctypes.Structure):
+    """Memory of an operator, with its access: see cpp/engine/hooks.hpp."""
+
+    _fields_ = [("begin", ctypes.c_uint64), ("pitch", ctypes.c_uint64), ("width", ctypes.c_uint64),
+                ("rows", ctypes.c_uint64), ("access", ctypes.c_int), ("somewhere", ctypes.c_int)]
+
+
+class Hooks(ctypes.Structure):
     _fields_ = [
         ("find_site", ctypes.CFUNCTYPE(None)),
         ("piece_allocated", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64,
@@ -36,6 +43,11 @@ class _Hooks(ctypes.Structure):
         ("piece_recorded", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)),
         ("replaces_pool", ctypes.CFUNCTYPE(None, ctypes.c_int)),
         ("queries_for_itself", ctypes.CFUNCTYPE(None, ctypes.c_int)),
+        ("site_of_caller", ctypes.CFUNCTYPE(ctypes.c_uint32)),
+        ("act_for", ctypes.PYFUNCTYPE(None, ctypes.c_uint32)),  # these keep the GIL: they wait for nothing
+        ("operator_begins", ctypes.PYFUNCTYPE(None)),
+        ("operator_launches", ctypes.PYFUNCTYPE(ctypes.c_size_t)),
+        ("operator_ends", ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(Extent), ctypes.c_size_t)),
     ]
 
 
@@ -54,8 +66,9 @@ def address() -> int:
 
 
 @cache
-def _table() -> _Hooks:
-    return _Hooks.from_address(_address)
+def hooks() -> Hooks:
+    """The front end's table of hooks."""
+    return Hooks.from_address(_address)
 
 
 def _context() -> int:
@@ -65,32 +78,32 @@ def _context() -> int:
 def allocated(ptr: int, nbytes: int, stream: int, rules: Rules) -> None:
     """A pool has handed out a piece of its memory for work on this stream."""
     if ptr and nbytes:
-        _table().find_site()
-        _table().piece_allocated(_context(), stream, ptr, nbytes, None, rules.piece)
+        hooks().find_site()
+        hooks().piece_allocated(_context(), stream, ptr, nbytes, None, rules.piece)
 
 
 def freed(ptr: int, stream: int, rules: Rules) -> None:
     """A piece is returned to its pool: work that the stream has queued may use it still."""
     if ptr:
-        _table().find_site()
-        _table().piece_freed(_context(), stream, ptr, rules.end, 0)
+        hooks().find_site()
+        hooks().piece_freed(_context(), stream, ptr, rules.end, 0)
 
 
 @contextmanager
 def in_place_of_a_pool() -> Iterator[None]:
     """Allocations of the thread from the driver, inside this context, take the place of a caching pool's memory."""
-    _table().replaces_pool(1)
+    hooks().replaces_pool(1)
     try:
         yield
     finally:
-        _table().replaces_pool(0)
+        hooks().replaces_pool(0)
 
 
 @contextmanager
 def queries_for_itself() -> Iterator[None]:
     """Queries of the thread, inside this context, are a library's for buffers of its own, and order nothing."""
-    _table().queries_for_itself(1)
+    hooks().queries_for_itself(1)
     try:
         yield
     finally:
-        _table().queries_for_itself(0)
+        hooks().queries_for_itself(0)

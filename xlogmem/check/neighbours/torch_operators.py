@@ -1,0 +1,234 @@
+"""PyTorch's operators: what each reads and writes, told where nothing is known of the kernels that it has launched.
+
+PyTorch's own kernels are compressed in its libraries.  Its dispatcher passes each call of an operator to a mode, with the
+operator's schema: arguments that it reads, arguments that it writes, tensors that it returns.  Modes are a thread's own;
+PyTorch takes them along into its threads for the backward pass, and `threading.Thread` does here.
+"""
+from __future__ import annotations
+
+import atexit
+import re
+import threading
+from collections.abc import Callable, Iterator
+from functools import cache, wraps
+from threading import get_ident
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from xlogmem.check.neighbours import pieces, torch_pieces
+
+__all__ = ["prepare"]
+
+READ, WRITE, BOTH = 1, 2, 3
+FACTORY = re.compile("(new_.*|.*_like)$")               # takes a tensor for its shape; PyTorch's own sanitizer has it
+INDICES = {"index", "indices", "grid", "target"}        # these choose among the elements of the first tensor
+# Their schemas do not say that they write these.
+RUNNING = {"running_mean", "running_var"}
+UPDATES = {"native_batch_norm", "cudnn_batch_norm", "batch_norm_update_stats", "batch_norm_gather_stats",
+           "batch_norm_gather_stats_with_counts"}
+
+
+class Part(NamedTuple):
+    """An argument of an operator, and what the operator does with its tensors: of some an unknown part."""
+
+    place: int
+    name: str
+    access: int
+    somewhere: bool
+
+
+class Plan(NamedTuple):
+    """What an operator reads and writes.  `unless` have arguments that may say that it does not."""
+
+    name: bytes
+    parts: tuple[Part, ...]
+    returned: bool                                      # it writes the tensors that it returns
+    beta: tuple[int, str] | None                        # a factor of the first tensor, which is not read if this is 0
+    training: tuple[int, str] | None                    # without it no running statistics are written
+
+
+def prepare(torch: ModuleType) -> None:
+    """Have the operators of all threads told, and the pieces of PyTorch's own pool."""
+    torch_pieces.prepare(torch)
+    if getattr(torch._C, "_cuda_getAllocatorBackend", None) is None:
+        return                                          # built without CUDA
+    begin = mode_of(torch)
+    mode = begin()
+    mode.__enter__()
+    atexit.register(mode.__exit__, None, None, None)
+    in_threads(begin)
+    with_its_line(torch, begin)
+
+
+def mode_of(torch: ModuleType) -> Callable[[], Any]:
+    """Return a function that gives the calling thread's mode."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    table = pieces.hooks()
+    begins, launches, act_for = table.operator_begins, table.operator_launches, table.act_for
+    plain = {torch.Tensor, torch.nn.Parameter}
+
+    class Operators(TorchDispatchMode):                 # type: ignore[misc]
+        supports_higher_order_operators = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.thread = get_ident()
+            self.backward = 0                           # the place where its newest backward pass was requested
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            return True                                 # else `torch.compile` would compile nothing
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False                                # see skip_in_dynamo
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            for one in types:
+                if one not in plain:
+                    return NotImplemented               # it calls operators on the tensors that it wraps
+            elsewhere = get_ident() != self.thread
+            if elsewhere:
+                act_for(self.backward)
+            begins()
+            outputs = func(*args, **kwargs) if kwargs else func(*args)
+            if launches():
+                tell(torch, func, args, kwargs or {}, outputs)
+            if elsewhere:
+                act_for(0)
+            return outputs
+
+    skip_in_dynamo(torch, Operators.__torch_dispatch__)
+    known = threading.local()
+
+    def mode() -> Any:
+        if not hasattr(known, "mode"):
+            known.mode = Operators()
+        return known.mode
+
+    return mode
+
+
+def skip_in_dynamo(torch: ModuleType, function: Any) -> None:
+    """Have `torch.compile` leave this function, and what it calls, as they are: PyTorch's way imports all of Dynamo."""
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
+def in_threads(mode: Callable[[], Any]) -> None:
+    """Have each thread of Python's that begins from here on use its mode."""
+    run = threading.Thread._bootstrap_inner             # type: ignore[attr-defined]
+
+    def _bootstrap_inner(self: threading.Thread) -> None:
+        with mode():
+            run(self)
+
+    threading.Thread._bootstrap_inner = _bootstrap_inner  # type: ignore[attr-defined]
+
+
+def with_its_line(torch: ModuleType, mode: Callable[[], Any]) -> None:
+    """Keep the line that requests a backward pass, for the operators that PyTorch's own threads call."""
+    run = torch.autograd.graph._engine_run_backward
+    site_of_caller = pieces.hooks().site_of_caller
+
+    @wraps(run)
+    def _engine_run_backward(*arguments: Any, **keywords: Any) -> Any:
+        mode().backward = site_of_caller()
+        return run(*arguments, **keywords)
+
+    for module in (torch.autograd, torch.autograd.graph):
+        module._engine_run_backward = _engine_run_backward
+
+
+def tell(torch: ModuleType, func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:
+    """Report what an operator has done with memory; nothing, if that is not known of one of its tensors."""
+    plan, found = plan_of(func), {}
+    for tensor, access, somewhere in accesses(plan, args, kwargs, outputs, torch.Tensor):
+        if tensor.layout is not torch.strided:
+            return
+        if tensor.numel():                              # it may be several arguments
+            extent = extent_of(tensor, somewhere)
+            found[extent] = found.get(extent, 0) | access
+    if found:
+        extents = [(begin, *rows, access, somewhere) for (begin, rows, somewhere), access in found.items()]
+        pieces.hooks().find_site()
+        pieces.hooks().operator_ends(plan.name, (pieces.Extent * len(extents))(*extents), len(extents))
+
+
+@cache
+def plan_of(func: Any) -> Plan:
+    schema = func._schema
+    name, arguments = schema.name.partition("::")[2], list(enumerate(schema.arguments))
+    places = {argument.name: (place, argument.name) for place, argument in arguments}
+    chosen = any(argument.name in INDICES for _, argument in arguments)
+    first = next((place for place, argument in arguments if "Tensor" in str(argument.type)), None)
+    parts = []
+    for place, argument in arguments:
+        access = access_of(argument, bool(FACTORY.match(name)), name in UPDATES and argument.name in RUNNING)
+        if access and "Tensor" in str(argument.type):
+            parts.append(Part(place, argument.name, access, chosen and place == first))
+    returned = any(one.alias_info is None for one in schema.returns)
+    return Plan(f"{schema.name}.{schema.overload_name}".rstrip(".").encode(), tuple(parts), returned,
+                places.get("beta"), places.get("training"))
+
+
+def access_of(argument: Any, is_factory: bool, is_updated: bool) -> int:
+    alias = argument.alias_info
+    if alias is not None:                               # written, or of a view
+        return (WRITE if argument.is_out else BOTH) if alias.is_write else 0
+    return 0 if is_factory else BOTH if is_updated else READ
+
+
+def accesses(plan: Plan, args: Any, kwargs: dict[str, Any], outputs: Any, kind: type) -> Iterator[tuple[Any, int, bool]]:
+    def value_of(place: int, name: str) -> Any:
+        return args[place] if place < len(args) else kwargs.get(name)
+
+    for number, part in enumerate(plan.parts):
+        access = part.access
+        if number == 0 and plan.beta and value_of(*plan.beta) == 0:
+            continue
+        if access == BOTH and part.name in RUNNING and plan.training and not value_of(*plan.training):
+            access = READ
+        for tensor in tensors_in(value_of(part.place, part.name), kind):
+            yield tensor, access, part.somewhere
+    if plan.returned:
+        for tensor in tensors_in(outputs, kind):
+            yield tensor, WRITE, False
+
+
+def tensors_in(value: Any, kind: type) -> Iterator[Any]:
+    if isinstance(value, kind):
+        if value.is_cuda:                               # type: ignore[attr-defined]
+            yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors_in(one, kind)
+
+
+def extent_of(tensor: Any, somewhere: bool) -> tuple[int, tuple[int, int, int], bool]:
+    """The memory of a tensor: its address; pitch, width and number of its rows; whether an unknown part is meant."""
+    size, begin = tensor.element_size(), tensor.data_ptr()
+    if tensor.is_contiguous():
+        return begin, (0, tensor.numel() * size, 1), somewhere
+    dimensions = sorted((stride * size, count) for count, stride in zip(tensor.shape, tensor.stride(), strict=True)
+                        if count > 1 and stride)
+    if rows := rows_of(dimensions, size):
+        return begin, rows, somewhere
+    return begin, (0, size + sum((count - 1) * stride for stride, count in dimensions), 1), True
+
+
+def rows_of(dimensions: list[tuple[int, int]], width: int) -> tuple[int, int, int] | None:
+    """Pitch, width and number of rows of elements that are so wide; None if they are no such rows."""
+    pitch, rows = 0, 1
+    for stride, count in dimensions:
+        if not pitch and stride == width:
+            width *= count
+        elif not pitch and stride > width:
+            pitch, rows = stride, count
+        elif pitch and stride == pitch * rows:
+            rows *= count
+        else:
+            return None
+    return pitch, width, rows
