@@ -57,7 +57,7 @@ struct Simulated {
             if (stream->id != ended.stream || stream->dead) continue;
             if (!stream->capture) order_with_legacy(lock, stream);
             driver().engine.act_in(this_thread().id);
-            feed(check::Reported{driver().engine, stream->order, site_of_call});
+            feed(check::Reported{driver().engine, stream->order, ended.site});
             for (const char* kernel : ended.launches) unknown_kernels().not_judged[kernel]--;
             break;
         }

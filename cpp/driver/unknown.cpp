@@ -81,6 +81,7 @@ void note_not_judged(const char* name, const Stream* stream) {
     if (!operation.begun) return;
     operation.launches.push_back(name);
     operation.stream = stream->id;
+    operation.site = this_thread().site;
 }
 
 void declare_kernel(const char* pattern, const char* roles, RunLaunch run) {

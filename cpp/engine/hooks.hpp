@@ -69,7 +69,7 @@ struct xlogmem_check_hooks {
     void (*act_for)(uint32_t site);
     // For operators of libraries, which say what they do where nothing is known of their kernels. The calling thread
     // begins one; it has made so many launches of such kernels since then; it ends one, which has done that on the
-    // stream of the last of these launches.
+    // stream of the last of these launches, and at the place of that one.
     void (*operator_begins)(void);
     size_t (*operator_launches)(void);
     void (*operator_ends)(const char* name, const xlogmem_check_extent* extents, size_t count);

@@ -5,6 +5,7 @@ import os
 import re
 import sys
 import traceback
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -80,7 +81,11 @@ def not_judged(unknown: dict[str, int]) -> list[str]:
     """Say of how many launches it is not known what they do to memory, and of which kernels the most are."""
     if not unknown:
         return []
-    names = sorted(unknown, key=lambda name: (-unknown[name], name))
+    kernels = Counter[str]()
+    for name, count in unknown.items():
+        short, angle, _ = name.removeprefix("void ").partition("<")
+        kernels[f"{short}<...>" if angle else short] += count
+    names = sorted(kernels, key=lambda name: (-kernels[name], name))
     more = f" and {counted(len(names) - MOST_NAMES, 'more kernel')}" if len(names) > MOST_NAMES else ""
     launched = counted(sum(unknown.values()), "launch was", "launches were")
     return [f"{launched} not judged, because it is not known what these kernels do to memory: "

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cuda.bindings import driver
 
-__all__ = ["CACHED", "IN_ORDER", "Extent", "Hooks", "Rules", "address", "allocated", "freed", "hooks",
+__all__ = ["CACHED", "IN_ORDER", "Hooks", "Rules", "address", "allocated", "freed", "hooks",
            "in_place_of_a_pool", "queries_for_itself", "report_to"]
 
 
@@ -22,13 +22,6 @@ class Rules(NamedTuple):
 
 IN_ORDER = Rules(1, 0)                                  # both are operations of the stream
 CACHED = Rules(2, 3)                                    # a caching pool: see engine/pools.hpp
-
-
-class Extent(ctypes.Structure):
-    """Memory of an operator, with its access: see cpp/engine/hooks.hpp."""
-
-    _fields_ = [("begin", ctypes.c_uint64), ("pitch", ctypes.c_uint64), ("width", ctypes.c_uint64),
-                ("rows", ctypes.c_uint64), ("access", ctypes.c_int), ("somewhere", ctypes.c_int)]
 
 
 class Hooks(ctypes.Structure):
@@ -47,7 +40,7 @@ class Hooks(ctypes.Structure):
         ("act_for", ctypes.PYFUNCTYPE(None, ctypes.c_uint32)),  # these keep the GIL: they wait for nothing
         ("operator_begins", ctypes.PYFUNCTYPE(None)),
         ("operator_launches", ctypes.PYFUNCTYPE(ctypes.c_size_t)),
-        ("operator_ends", ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.POINTER(Extent), ctypes.c_size_t)),
+        ("operator_ends", ctypes.CFUNCTYPE(None, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t)),
     ]
 
 

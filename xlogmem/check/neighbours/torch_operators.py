@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import atexit
 import re
+import struct
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache, wraps
+from functools import wraps
 from threading import get_ident
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -38,13 +39,22 @@ class Part(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What an operator reads and writes.  `unless` have arguments that may say that it does not."""
+    """What an operator reads and writes."""
 
     name: bytes
     parts: tuple[Part, ...]
     returned: bool                                      # it writes the tensors that it returns
-    beta: tuple[int, str] | None                        # a factor of the first tensor, which is not read if this is 0
-    training: tuple[int, str] | None                    # without it no running statistics are written
+    beta: int | None                                    # place of a factor of the first tensor, not read if that is 0
+    training: int | None                                # place of a flag: no running statistics are written without
+
+    @property
+    def is_plain(self) -> bool:
+        return self.beta is None and self.training is None
+
+
+_plans: dict[int, Plan] = {}
+_kept: list[object] = []
+packed = struct.Struct("=QQQQii").pack                  # an xlogmem_check_extent
 
 
 def prepare(torch: ModuleType) -> None:
@@ -66,7 +76,8 @@ def mode_of(torch: ModuleType) -> Callable[[], Any]:
 
     table = pieces.hooks()
     begins, launches, act_for = table.operator_begins, table.operator_launches, table.act_for
-    plain = {torch.Tensor, torch.nn.Parameter}
+    tensor = torch.Tensor
+    plain, modes_below = {tensor, torch.nn.Parameter}, torch._C._len_torch_dispatch_stack
 
     class Operators(TorchDispatchMode):                 # type: ignore[misc]
         supports_higher_order_operators = True
@@ -85,16 +96,16 @@ def mode_of(torch: ModuleType) -> Callable[[], Any]:
             return False                                # see skip_in_dynamo
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            for one in types:
-                if one not in plain:
-                    return NotImplemented               # it calls operators on the tensors that it wraps
+            # Another type calls operators on the tensors that it wraps. Modes below, of fake tensors, come before it.
+            if types and not plain.issuperset(types) and not modes_below():
+                return NotImplemented
             elsewhere = get_ident() != self.thread
             if elsewhere:
                 act_for(self.backward)
             begins()
             outputs = func(*args, **kwargs) if kwargs else func(*args)
             if launches():
-                tell(torch, func, args, kwargs or {}, outputs)
+                tell(tensor, func, args, kwargs or {}, outputs)
             if elsewhere:
                 act_for(0)
             return outputs
@@ -142,36 +153,52 @@ def with_its_line(torch: ModuleType, mode: Callable[[], Any]) -> None:
         module._engine_run_backward = _engine_run_backward
 
 
-def tell(torch: ModuleType, func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:
+def tell(tensor_type: type, func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:
     """Report what an operator has done with memory; nothing, if that is not known of one of its tensors."""
-    plan, found = plan_of(func), {}
-    for tensor, access, somewhere in accesses(plan, args, kwargs, outputs, torch.Tensor):
-        if tensor.layout is not torch.strided:
+    plan = _plans.get(id(func)) or plan_of(func)
+    parts, count = plan.parts if plan.is_plain else parts_of(plan, args, kwargs), len(args)
+    found: dict[tuple[int, int, int, int, bool], int] = {}
+    for place, name, access, somewhere in parts:
+        value = args[place] if place < count else kwargs.get(name)
+        if value is not None and not add(found, value, access, somewhere, tensor_type):
             return
-        if tensor.numel():                              # it may be several arguments
-            extent = extent_of(tensor, somewhere)
-            found[extent] = found.get(extent, 0) | access
+    if plan.returned and not add(found, outputs, WRITE, False, tensor_type):
+        return
     if found:
-        extents = [(begin, *rows, access, somewhere) for (begin, rows, somewhere), access in found.items()]
-        pieces.hooks().find_site()
-        pieces.hooks().operator_ends(plan.name, (pieces.Extent * len(extents))(*extents), len(extents))
+        extents = b"".join([packed(*extent[:4], access, extent[4]) for extent, access in found.items()])
+        pieces.hooks().operator_ends(plan.name, extents, len(found))
 
 
-@cache
+def add(found: dict[tuple[int, int, int, int, bool], int], value: Any, access: int, somewhere: bool, tensor_type: type
+        ) -> bool:
+    """Add the memory of a tensor, or of several in a list; false if a tensor's memory is not known.  The same memory may
+    be several arguments."""
+    if isinstance(value, tensor_type):
+        if value.is_cuda and value.numel():             # type: ignore[attr-defined]
+            if not (extent := extent_of(value, somewhere)):
+                return False
+            found[extent] = found.get(extent, 0) | access
+    elif isinstance(value, list | tuple):
+        return all([add(found, one, access, somewhere, tensor_type) for one in value])
+    return True
+
+
 def plan_of(func: Any) -> Plan:
     schema = func._schema
     name, arguments = schema.name.partition("::")[2], list(enumerate(schema.arguments))
-    places = {argument.name: (place, argument.name) for place, argument in arguments}
+    places = {argument.name: place for place, argument in arguments}
+    tensors = [(place, argument) for place, argument in arguments if "Tensor" in str(argument.type)]
     chosen = any(argument.name in INDICES for _, argument in arguments)
-    first = next((place for place, argument in arguments if "Tensor" in str(argument.type)), None)
     parts = []
-    for place, argument in arguments:
+    for place, argument in tensors:
         access = access_of(argument, bool(FACTORY.match(name)), name in UPDATES and argument.name in RUNNING)
-        if access and "Tensor" in str(argument.type):
-            parts.append(Part(place, argument.name, access, chosen and place == first))
-    returned = any(one.alias_info is None for one in schema.returns)
-    return Plan(f"{schema.name}.{schema.overload_name}".rstrip(".").encode(), tuple(parts), returned,
-                places.get("beta"), places.get("training"))
+        if access:
+            parts.append(Part(place, argument.name, access, chosen and place == tensors[0][0]))
+    made = Plan(f"{schema.name}.{schema.overload_name}".rstrip(".").encode(), tuple(parts),
+                any(one.alias_info is None for one in schema.returns), places.get("beta"), places.get("training"))
+    _plans[id(func)] = made
+    _kept.append(func)                                  # or another one might have its id
+    return made
 
 
 def access_of(argument: Any, is_factory: bool, is_updated: bool) -> int:
@@ -181,42 +208,33 @@ def access_of(argument: Any, is_factory: bool, is_updated: bool) -> int:
     return 0 if is_factory else BOTH if is_updated else READ
 
 
-def accesses(plan: Plan, args: Any, kwargs: dict[str, Any], outputs: Any, kind: type) -> Iterator[tuple[Any, int, bool]]:
-    def value_of(place: int, name: str) -> Any:
-        return args[place] if place < len(args) else kwargs.get(name)
+def parts_of(plan: Plan, args: Any, kwargs: dict[str, Any]) -> Iterator[Part]:
+    """The parts of an operator that depend on its other arguments."""
+    def is_off(place: int | None, name: str) -> bool:
+        value = args[place] if place is not None and place < len(args) else kwargs.get(name, 1)
+        return place is not None and value == 0
 
+    no_first, no_updates = is_off(plan.beta, "beta"), is_off(plan.training, "training")
     for number, part in enumerate(plan.parts):
-        access = part.access
-        if number == 0 and plan.beta and value_of(*plan.beta) == 0:
+        if number == 0 and no_first:
             continue
-        if access == BOTH and part.name in RUNNING and plan.training and not value_of(*plan.training):
-            access = READ
-        for tensor in tensors_in(value_of(part.place, part.name), kind):
-            yield tensor, access, part.somewhere
-    if plan.returned:
-        for tensor in tensors_in(outputs, kind):
-            yield tensor, WRITE, False
+        yield part._replace(access=READ) if no_updates and part.name in RUNNING else part
 
 
-def tensors_in(value: Any, kind: type) -> Iterator[Any]:
-    if isinstance(value, kind):
-        if value.is_cuda:                               # type: ignore[attr-defined]
-            yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from tensors_in(one, kind)
-
-
-def extent_of(tensor: Any, somewhere: bool) -> tuple[int, tuple[int, int, int], bool]:
+def extent_of(tensor: Any, somewhere: bool) -> tuple[int, int, int, int, bool] | None:
     """The memory of a tensor: its address; pitch, width and number of its rows; whether an unknown part is meant."""
-    size, begin = tensor.element_size(), tensor.data_ptr()
-    if tensor.is_contiguous():
-        return begin, (0, tensor.numel() * size, 1), somewhere
-    dimensions = sorted((stride * size, count) for count, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    try:
+        begin, size = tensor.data_ptr(), tensor.element_size()
+        if tensor.is_contiguous():
+            return begin, 0, tensor.numel() * size, 1, somewhere
+        strides = tensor.stride()
+    except RuntimeError:                                # sparse, or a library's own
+        return None
+    dimensions = sorted((stride * size, count) for count, stride in zip(tensor.shape, strides, strict=True)
                         if count > 1 and stride)
     if rows := rows_of(dimensions, size):
-        return begin, rows, somewhere
-    return begin, (0, size + sum((count - 1) * stride for stride, count in dimensions), 1), True
+        return begin, *rows, somewhere
+    return begin, 0, size + sum((count - 1) * stride for stride, count in dimensions), 1, True
 
 
 def rows_of(dimensions: list[tuple[int, int]], width: int) -> tuple[int, int, int] | None:
