@@ -137,9 +137,10 @@ Range Replay::pointer(const std::string& text, Role role, const std::string& mor
     return ranges.empty() ? Range{} : ranges[0];
 }
 
-// p[0:64]:write is exactly these bytes, p[0:36/16:4]:write of these rows of 4 bytes that begin 16 bytes apart, p+8:write a kernel's pointer. Behind the role of a pointer: ~ if the kernel goes
-// somewhere else from there, ? if the address was found in a struct, #w where it stands in the word w. 16=7: the launch is
-// handed the number 7 at the offset 16. silent: the kernel cannot signal the host.
+// p[0:64]:write is exactly these bytes, p[0:36/16:4]:write of these rows of 4 bytes that begin 16 bytes apart,
+// p[0:64]:read~ some of these bytes, p+8:write a kernel's pointer. Behind the role of a pointer: ~ if the kernel goes
+// somewhere else from there, ? if the address was found in a struct, #w where it stands in the word w. 16=7: the launch
+// is handed the number 7 at the offset 16. silent: the kernel cannot signal the host.
 Range Replay::range(const std::string& text) {
     std::size_t colon = text.rfind(':'), open = text.find('['), more = std::min(text.find_first_of("~?#"), text.size());
     auto role = kRoles.find(text.substr(colon + 1, more - colon - 1));
@@ -153,6 +154,8 @@ Range Replay::range(const std::string& text) {
     if (slash != std::string::npos)
         exact.rows = {std::stoull(text.substr(slash + 1)), std::stoull(text.substr(text.find(':', slash) + 1))};
     exact.role = role->second;
+    exact.moved = text.find('~', more) != std::string::npos;
+    if (exact.moved) exact.anchor = exact.begin;
     return exact;
 }
 

@@ -73,8 +73,8 @@ def is_of_xlogmem(file: str) -> bool:
 
 def is_of_program(file: str) -> bool:
     """True if a file is neither of Python's library, nor of an installed package, nor of xlogmem."""
-    if file.startswith("<"):
-        return not file.startswith("<frozen ")          # else the text of a cell or of exec()
+    if file.startswith("<"):                            # the text of a cell or of exec(), but for PyTorch's compiler's
+        return not file.startswith(("<frozen ", "<eval_with_key>"))
     try:
         path = Path(file).resolve()
     except (OSError, ValueError, RuntimeError):         # no name of a file, or links in a circle
