@@ -130,7 +130,7 @@ SCENES = {
     "known statistics": ("F.batch_norm(b, *stats, training=False)", "stats[0] + 1", None),
     "other columns": ("a[:, :32].fill_(1)", "a[:, 32:].fill_(1)", None),
     "a common column": ("a[:, :33].fill_(1)", "a[:, 32:].fill_(1)", ("write/write", True)),
-    "repeated": ("v.fill_(1)", "v.expand(64, 64) + 1", ("write/read", True)),
+    "repeated": ("v[:32].fill_(1)", "v.expand(64, 64) + 1", ("write/read", True)),
     "in no rows": ("c[::2, ::2, ::2].fill_(1)", "c[1::2, 1::2, 1::2].fill_(1)", ("write/write", False)),
     "chosen": ("a[:32].fill_(1)", "F.embedding(chosen, a)", ("write/read", False)),
     "chosen among all": ("a.fill_(1)", "F.embedding(chosen, a)", ("write/read", True)),
@@ -138,23 +138,24 @@ SCENES = {
     "a copy after a kernel of nobody's": ("torch.cuda._sleep(1)", "v.copy_(w)", None),
     "in a thread": ("v.fill_(1)", "in_thread(lambda: v + 1)", ("write/read", True)),
     "wrapped": ("TwoTensor(a, b).add_(1)", "a + 1", ("write/read", True)),
-    "backward": ("g.fill_(1)", "Takes.apply(p).backward()", ("write/read", True)),
+    "backward": ("g.data.fill_(1)", "product.backward()", ("write/read", True)),
+    "backward in Python": ("h.fill_(1)", "taken.backward()  # not here", ("write/read", True)),
 }
 NAMES = """
 from torch.testing._internal.two_tensor import TwoTensor
-a, b, c, g = made(64, 64), made(64, 64), made(8, 8, 8), made(64)
+a, b, c, g, h = made(64, 64), made(64, 64), made(8, 8, 8), made(), made()
 v, w, stats = made(64), made(64), (made(64), made(64))
 chosen = torch.zeros(64, dtype=torch.long, device="cuda")
 p = torch.zeros((), device="cuda", requires_grad=True)
 
-class Takes(torch.autograd.Function):                   # the backward pass reads g
+class Takes(torch.autograd.Function):
     @staticmethod
     def forward(context, x):
         return x.clone()
 
     @staticmethod
     def backward(context, gradient):
-        return (g * 2)[0]
+        return (h * 2)[0]  # backward in Python: then
 
 def in_thread(function):
     def run():
@@ -164,7 +165,10 @@ def in_thread(function):
     thread.start()
     thread.join()
 
-v.sum(), TwoTensor(a, b)                                # what is loaded once
+TwoTensor(a, b)
+side.wait_stream(main)
+with torch.cuda.stream(side):                           # where the backward passes are, too
+    product, taken = (p * g).sum(), Takes.apply(p)
 done()
 """
 SCENE = """{first}  # {name}: first

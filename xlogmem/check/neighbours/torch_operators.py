@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import re
 import struct
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import wraps
@@ -20,7 +21,7 @@ from xlogmem.check.neighbours import pieces, torch_pieces
 
 __all__ = ["prepare"]
 
-READ, WRITE, BOTH = 1, 2, 3
+READ, WRITE = 1, 2
 FACTORY = re.compile("(new_.*|.*_like)$")               # takes a tensor for its shape; PyTorch's own sanitizer has it
 INDICES = {"index", "indices", "grid", "target"}        # these choose among the elements of the first tensor
 # Their schemas do not say that they write these.
@@ -99,7 +100,8 @@ def mode_of(torch: ModuleType) -> Callable[[], Any]:
             # Another type calls operators on the tensors that it wraps. Modes below, of fake tensors, come before it.
             if types and not plain.issuperset(types) and not modes_below():
                 return NotImplemented
-            elsewhere = get_ident() != self.thread
+            # The backward pass of an operator, in a thread of PyTorch's: no line of the program calls it there.
+            elsewhere = get_ident() != self.thread and sys._getframe().f_back is None
             if elsewhere:
                 act_for(self.backward)
             begins()
@@ -204,8 +206,8 @@ def plan_of(func: Any) -> Plan:
 def access_of(argument: Any, is_factory: bool, is_updated: bool) -> int:
     alias = argument.alias_info
     if alias is not None:                               # written, or of a view
-        return (WRITE if argument.is_out else BOTH) if alias.is_write else 0
-    return 0 if is_factory else BOTH if is_updated else READ
+        return WRITE if alias.is_write else 0
+    return 0 if is_factory else WRITE if is_updated else READ
 
 
 def parts_of(plan: Plan, args: Any, kwargs: dict[str, Any]) -> Iterator[Part]:
