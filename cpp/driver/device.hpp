@@ -146,11 +146,11 @@ struct ThreadState {
     bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp
     xlogmem_check_queries queries = XLOGMEM_CHECK_OF_PROGRAM;  // whose the next ones are
     u32 acts_for = 0;  // a place, for what was requested there: see engine/hooks.hpp
-    struct Operator {                        // of a library, which is about to say what it does: see engine/hooks.hpp
+    struct Operator {  // of a library, which is about to say what it does: see engine/hooks.hpp
         bool begun = false;
-        u64 stream = 0;                      // of the newest of the next, like this
+        u64 stream = 0;  // of the newest of the next, like this
         u32 site = 0;
-        std::vector<const char*> launches;   // since its beginning, of kernels of which nothing is known
+        std::vector<const char*> launches;  // since its beginning, of kernels of which nothing is known
     } operation;
     bool per_thread_default = false;  // inside a *_ptsz entry point: stream 0 is this thread's own
     CUstreamCaptureMode capture_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;

@@ -1,8 +1,8 @@
 """PyTorch's operators: what each reads and writes, told where nothing is known of the kernels that it has launched.
 
-PyTorch's own kernels are compressed in its libraries.  Its dispatcher passes each call of an operator to a mode, with the
-operator's schema: arguments that it reads, arguments that it writes, tensors that it returns.  Modes are a thread's own;
-PyTorch takes them along into its threads for the backward pass, and `threading.Thread` does here.
+PyTorch's own kernels are compressed in its libraries.  Its dispatcher passes each call of an operator to a mode, with
+the operator's schema: arguments that it reads, arguments that it writes, tensors that it returns.  Modes are a thread's
+own; PyTorch takes them along into its threads for the backward pass, and `threading.Thread` does here.
 """
 from __future__ import annotations
 
@@ -173,15 +173,15 @@ def tell(tensor_type: type, func: Any, args: Any, kwargs: dict[str, Any], output
 
 def add(found: dict[tuple[int, int, int, int, bool], int], value: Any, access: int, somewhere: bool, tensor_type: type
         ) -> bool:
-    """Add the memory of a tensor, or of several in a list; false if a tensor's memory is not known.  The same memory may
-    be several arguments."""
+    """Add the memory of a tensor, or of several in a list; false if a tensor's memory is not known.  Several arguments
+    may have the same memory."""
     if isinstance(value, tensor_type):
         if value.is_cuda and value.numel():             # type: ignore[attr-defined]
             if not (extent := extent_of(value, somewhere)):
                 return False
             found[extent] = found.get(extent, 0) | access
     elif isinstance(value, list | tuple):
-        return all([add(found, one, access, somewhere, tensor_type) for one in value])
+        return all(add(found, one, access, somewhere, tensor_type) for one in value)
     return True
 
 
