@@ -407,7 +407,7 @@ void other_faults() {
 // The program has a handler of its own, which it has set by other means.
 void handlers_again() {
     Memory memory(kPage);
-    struct sigaction plain {};
+    struct sigaction plain{};
     plain.sa_handler = SIG_DFL;
     sigaction(SIGSEGV, &plain, nullptr);
     memory.use(0, 64, false);

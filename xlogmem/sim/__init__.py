@@ -224,8 +224,8 @@ class Simulator:
         self._call("learn_kernels", image, len(image))
 
     def unknown_kernels(self) -> tuple[int, dict[str, int]]:
-        """The number of launches that computed nothing; and of each kernel about which nothing is known, how many of its
-        launches no operator of a library has accounted for."""
+        """The number of launches that computed nothing; and of each kernel about which nothing is known, how many of
+        its launches no operator of a library has accounted for."""
         count, *kernels = self._text("unknown_kernels").splitlines()
         return int(count), {name: int(launches) for launches, name in (line.split(" ", 1) for line in kernels)}
 
