@@ -39,7 +39,7 @@ bool open_window(Virtual& all) {
     return false;
 }
 
-// Memory that nobody sees.
+// Memory that no address leads to.
 bool hide(u64 address, u64 bytes) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     u8* view = memory().view(address);

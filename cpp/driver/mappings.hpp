@@ -3,7 +3,7 @@
 // The addresses are in a window of their own, which begins to exist with the first reservation. As with the arena the
 // host may not touch it, and the simulator works through a second window of the same size: what is mapped lies at the
 // same place in both, so a range of several mappings is one range for the simulator too. Behind an unmapped range is
-// memory that nobody sees, for work that is still under way.
+// memory that no address leads to, for work that is still under way.
 //
 // A mapping is a block of the engine's: it begins with cuMemMap, and ends with cuMemUnmap, which waits for nothing.
 #pragma once

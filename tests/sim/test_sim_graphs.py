@@ -47,7 +47,7 @@ def test_how_many_nodes_a_graph_has(simulator):
     p = alloc(a)
     graph = captured(a, (p, 1), (p, 2))
     assert driver.cuGraphGetNodes(graph)[2] == 2
-    assert code(driver.cuGraphGetNodes(graph, 2)) == 801                # they have no handles
+    assert len({int(one) for one in driver.cuGraphGetNodes(graph, 2)[1]}) == 2
     assert code(driver.cuGraphGetNodes(driver.CUgraph(0))) == INVALID_VALUE
     ok(driver.cuGraphDestroy(graph))
     free(p, a)
