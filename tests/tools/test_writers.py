@@ -23,7 +23,10 @@ REASONS = {
     "xlogmem/observe/snapshots.py": (1, "writes a snapshot's page"),
     "xlogmem/resources/sinks.py": (2, "writes the log of a resource"),
     "cpp/cupti/codes.cpp": (2, "keeps the code of kernels, in a file without a name"),
+    "cpp/driver/api_memory.cpp": (1, "has the simulated memory of the host, which it maps twice"),
+    "cpp/driver/api_node.cpp": (1, "writes a graph to the file that the program names: cuGraphDebugDotPrint"),
     "cpp/driver/arena.cpp": (1, "has the simulated memory"),
+    "cpp/driver/mappings.cpp": (1, "has the simulated virtual memory"),
 }
 
 
