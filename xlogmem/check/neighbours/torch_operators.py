@@ -1,4 +1,4 @@
-"""PyTorch's operators: what each reads and writes, told where nothing is known of the kernels that it has launched.
+"""PyTorch's operators: what each reads and writes, where nothing is known of the kernels that it has launched.
 
 PyTorch's own kernels are compressed in its libraries.  Its dispatcher passes each call of an operator to a mode, with
 the operator's schema: arguments that it reads, arguments that it writes, tensors that it returns.  Modes are a thread's
@@ -59,7 +59,7 @@ packed = struct.Struct("=QQQQii").pack                  # an xlogmem_check_exten
 
 
 def prepare(torch: ModuleType) -> None:
-    """Have the operators of all threads told, and the pieces of PyTorch's own pool."""
+    """Have the operators of all threads reported, and the pieces of PyTorch's own pool."""
     torch_pieces.prepare(torch)
     if getattr(torch._C, "_cuda_getAllocatorBackend", None) is None:
         return                                          # built without CUDA
@@ -107,7 +107,7 @@ def mode_of(torch: ModuleType) -> Callable[[], Any]:
             begins()
             outputs = func(*args, **kwargs) if kwargs else func(*args)
             if launches():
-                tell(tensor, func, args, kwargs or {}, outputs)
+                report(tensor, func, args, kwargs or {}, outputs)
             if elsewhere:
                 act_for(0)
             return outputs
@@ -155,7 +155,7 @@ def with_its_line(torch: ModuleType, mode: Callable[[], Any]) -> None:
         module._engine_run_backward = _engine_run_backward
 
 
-def tell(tensor_type: type, func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:
+def report(tensor_type: type, func: Any, args: Any, kwargs: dict[str, Any], outputs: Any) -> None:
     """Report what an operator has done with memory; nothing, if that is not known of one of its tensors."""
     plan = _plans.get(id(func)) or plan_of(func)
     parts, count = plan.parts if plan.is_plain else parts_of(plan, args, kwargs), len(args)
@@ -240,7 +240,7 @@ def extent_of(tensor: Any, somewhere: bool) -> tuple[int, int, int, int, bool] |
 
 
 def rows_of(dimensions: list[tuple[int, int]], width: int) -> tuple[int, int, int] | None:
-    """Pitch, width and number of rows of elements that are so wide; None if they are no such rows."""
+    """Pitch, width and number of rows of elements that are so wide; None if they are not in rows."""
     pitch, rows = 0, 1
     for stride, count in dimensions:
         if not pitch and stride == width:
