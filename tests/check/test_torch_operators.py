@@ -1,4 +1,4 @@
-"""PyTorch's operators under the check: what they say of the kernels that they launch, of which nothing else is known."""
+"""PyTorch's operators under the check: what they say of kernels about which nothing else is known."""
 from __future__ import annotations
 
 import json
@@ -202,7 +202,9 @@ def scene_of(finding, lines):
 
     first, then = (re.fullmatch(f"(.*): {which}", comment_at(finding[part]))
                    for part, which in (("first", "first"), ("second", "then")))
-    assert first and then and first[1] == then[1], finding["text"]
+    assert first is not None, finding["text"]
+    assert then is not None, finding["text"]
+    assert first[1] == then[1], finding["text"]
     return first[1], finding["pair"], finding["certain"]
 
 
