@@ -106,7 +106,7 @@ Then on_fault(u64 address, bool write, u64 instruction) {
     return may ? Then::Retry : let_neighbour(page);  // if it may, another thread has opened it meanwhile
 }
 
-// A signal that nobody handles ends the process: a fault as it happens again.
+// A signal without a handler ends the process: a fault as it happens again.
 void pass_on(const struct sigaction& other, int number, siginfo_t* info, void* context) {
     bool was_sent = info->si_code <= 0;
     if (other.sa_flags & SA_SIGINFO) {

@@ -91,9 +91,9 @@ bool is_guarded(const HostUse& use) {
 Notes& notes() { return all_notes; }
 
 void note_hit(Pending& one, Note note) {
-    if (!one.has_told || !note.site || one.told != note.site) notes().add(note);
-    one.has_told = true;
-    one.told = note.site;
+    if (!one.has_noted || !note.site || one.noted != note.site) notes().add(note);
+    one.has_noted = true;
+    one.noted = note.site;
 }
 
 bool start(SiteOf site_of) {

@@ -83,7 +83,7 @@ void Pages::protect(Window wanted) {
     }
 }
 
-// Pages beside the ranges may be anybody's, and are left alone.
+// Pages beside the ranges may have any owner, and are left alone.
 void Pages::apply(Window wanted) {
     for (const Pending& one : *this) {
         Window common{std::max(wanted.begin, one.pages.begin), std::min(wanted.end, one.pages.end)};

@@ -27,8 +27,8 @@ struct Pending {
     u32 windows;     // of which so many are open again
     Window open[kWindows];
     u32 steps;       // accesses beside it, which were let through
-    u32 told;        // the place whose access was noted last
-    bool has_told;
+    u32 noted;        // the place whose access was noted last
+    bool has_noted;
 
     bool protects(u64 page) const {
         if (!pages.holds(page)) return false;

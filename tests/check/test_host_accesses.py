@@ -138,7 +138,7 @@ ok(driver.cuEventSynchronize(events[1 if RIGHT else 0]))
 buffer[0] = 1                                           # then
 ok(driver.cuStreamSynchronize(s))
 """),
-    "an event that is asked once": ("write/read", """
+    "an event that is queried once": ("write/read", """
 result, event = pinned(4096), ok(driver.cuEventCreate(2))
 download(result)                                        # first
 ok(driver.cuEventRecord(event, s))

@@ -60,7 +60,7 @@ class Access:
 
     @property
     def is_own(self) -> bool:
-        """True for an access of the program's own code to host memory, which is no call of the driver: cpp/host."""
+        """True for an access of the program's own code to host memory: cpp/host."""
         return self.stream.kind == "host" and self.name.startswith("host ")
 
     @property
