@@ -44,7 +44,7 @@ struct xlogmem_check_range {
 struct xlogmem_check_extent {
     uint64_t begin, pitch, width, rows;
     int access;  // as above
-    int somewhere;  // 1: some of these bytes, and it is not known which
+    int somewhere;  // 1: some of these bytes, and it is not known which; 2: or none of them
 };
 
 struct xlogmem_check_hooks {

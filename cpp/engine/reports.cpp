@@ -57,6 +57,7 @@ void Reported::operated(const char* name, const xlogmem_check_extent* extents, s
         ranges[i].rows = rows_of(extent.pitch, extent.width, extent.rows);
         ranges[i].moved = extent.somewhere;
         if (extent.somewhere) ranges[i].anchor = extent.begin;
+        ranges[i].absent = extent.somewhere == 2;
     }
     engine.work(*stream, {engine.name(name), site}, ranges.data(), ranges.size());
 }

@@ -139,11 +139,19 @@ SCENES = {
     "in a thread": ("v.fill_(1)", "in_thread(lambda: v + 1)", ("write/read", True)),
     "wrapped": ("TwoTensor(a, b).add_(1)", "a + 1", ("write/read", True)),
     "backward": ("g.data.fill_(1)", "product.backward()", ("write/read", True)),
+    "saved for the backward pass": (
+        "m.fill_(1)", "torch.ops.aten.avg_pool2d_backward(q, m, [2, 2], [2, 2], [0, 0], False, True, None)",
+        ("write/read", False)),
+    "the gradient": (
+        "q.fill_(1)", "torch.ops.aten.avg_pool2d_backward(q, m, [2, 2], [2, 2], [0, 0], False, True, None)",
+        ("write/read", True)),
+    "shape and a number": ("v.fill_(1)", "torch.bernoulli(v, 0.5)", ("write/read", False)),
     "backward in Python": ("h.fill_(1)", "taken.backward()  # not here", ("write/read", True)),
 }
 NAMES = """
 from torch.testing._internal.two_tensor import TwoTensor
 a, b, c, g, h = made(64, 64), made(64, 64), made(8, 8, 8), made(), made()
+m, q = made(1, 1, 8, 8), made(1, 1, 4, 4)
 v, w, stats = made(64), made(64), (made(64), made(64))
 chosen = torch.zeros(64, dtype=torch.long, device="cuda")
 p = torch.zeros((), device="cuda", requires_grad=True)

@@ -22,7 +22,10 @@ from xlogmem.check.neighbours import pieces, torch_pieces
 __all__ = ["prepare"]
 
 READ, WRITE = 1, 2
+ALL, SOME, PERHAPS = 0, 1, 2                            # of a tensor's bytes; PERHAPS: some, or none
 FACTORY = re.compile("(new_.*|.*_like)$")               # takes a tensor for its shape; PyTorch's own sanitizer has it
+# Of some of these, not the same in each operator, the shape alone matters.
+SHAPE = re.compile(".*_backward(_.*)?$|bernoulli$")
 INDICES = {"index", "indices", "grid", "target"}        # these choose among the elements of the first tensor
 # Their schemas do not say that they write these.
 RUNNING = {"running_mean", "running_var"}
@@ -31,12 +34,12 @@ UPDATES = {"native_batch_norm", "cudnn_batch_norm", "batch_norm_update_stats", "
 
 
 class Part(NamedTuple):
-    """An argument of an operator, and what the operator does with its tensors: of some an unknown part."""
+    """An argument of an operator, and what the operator does with its tensors: with ALL, SOME or PERHAPS some bytes."""
 
     place: int
     name: str
     access: int
-    somewhere: bool
+    somewhere: int
 
 
 class Plan(NamedTuple):
@@ -159,19 +162,19 @@ def report(tensor_type: type, func: Any, args: Any, kwargs: dict[str, Any], outp
     """Report what an operator has done with memory; nothing, if that is not known of one of its tensors."""
     plan = _plans.get(id(func)) or plan_of(func)
     parts, count = plan.parts if plan.is_plain else parts_of(plan, args, kwargs), len(args)
-    found: dict[tuple[int, int, int, int, bool], int] = {}
+    found: dict[tuple[int, int, int, int, int], int] = {}
     for place, name, access, somewhere in parts:
         value = args[place] if place < count else kwargs.get(name)
         if value is not None and not add(found, value, access, somewhere, tensor_type):
             return
-    if plan.returned and not add(found, outputs, WRITE, False, tensor_type):
+    if plan.returned and not add(found, outputs, WRITE, ALL, tensor_type):
         return
     if found:
         extents = b"".join([packed(*extent[:4], access, extent[4]) for extent, access in found.items()])
         pieces.hooks().operator_ends(plan.name, extents, len(found))
 
 
-def add(found: dict[tuple[int, int, int, int, bool], int], value: Any, access: int, somewhere: bool, tensor_type: type
+def add(found: dict[tuple[int, int, int, int, int], int], value: Any, access: int, somewhere: int, tensor_type: type
         ) -> bool:
     """Add the memory of a tensor, or of several in a list; false if a tensor's memory is not known.  Several arguments
     may have the same memory."""
@@ -195,7 +198,10 @@ def plan_of(func: Any) -> Plan:
     for place, argument in tensors:
         access = access_of(argument, bool(FACTORY.match(name)), name in UPDATES and argument.name in RUNNING)
         if access:
-            parts.append(Part(place, argument.name, access, chosen and place == tensors[0][0]))
+            is_first = place == tensors[0][0]
+            perhaps = access == READ and SHAPE.match(name) and not (is_first and "backward" in name)
+            used = PERHAPS if perhaps else SOME if chosen and is_first else ALL
+            parts.append(Part(place, argument.name, access, used))
     made = Plan(f"{schema.name}.{schema.overload_name}".rstrip(".").encode(), tuple(parts),
                 any(one.alias_info is None for one in schema.returns), places.get("beta"), places.get("training"))
     _plans[id(func)] = made
@@ -223,8 +229,8 @@ def parts_of(plan: Plan, args: Any, kwargs: dict[str, Any]) -> Iterator[Part]:
         yield part._replace(access=READ) if no_updates and part.name in RUNNING else part
 
 
-def extent_of(tensor: Any, somewhere: bool) -> tuple[int, int, int, int, bool] | None:
-    """The memory of a tensor: its address; pitch, width and number of its rows; whether an unknown part is meant."""
+def extent_of(tensor: Any, somewhere: int) -> tuple[int, int, int, int, int] | None:
+    """The memory of a tensor: its address; pitch, width and number of its rows; ALL, SOME or PERHAPS."""
     try:
         begin, size = tensor.data_ptr(), tensor.element_size()
         if tensor.is_contiguous():
@@ -236,7 +242,7 @@ def extent_of(tensor: Any, somewhere: bool) -> tuple[int, int, int, int, bool] |
                         if count > 1 and stride)
     if rows := rows_of(dimensions, size):
         return begin, *rows, somewhere
-    return begin, 0, size + sum((count - 1) * stride for stride, count in dimensions), 1, True
+    return begin, 0, size + sum((count - 1) * stride for stride, count in dimensions), 1, somewhere or SOME
 
 
 def rows_of(dimensions: list[tuple[int, int]], width: int) -> tuple[int, int, int] | None:
