@@ -29,7 +29,8 @@ def compare(programs: int, **environment: str) -> subprocess.CompletedProcess[st
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The simulated driver whose engine has all planted defects, of which the environment selects one."""
     folder = tmp_path_factory.mktemp("driver")
-    parts = {"engine": folder / "engine", "kernels": SOURCES / "kernels", "driver": SOURCES / "driver"}
+    parts = {"engine": folder / "engine", "kernels": SOURCES / "kernels", "driver": SOURCES / "driver",
+             "host": SOURCES / "host"}
     parts["engine"].mkdir()
     for file, text in planted_sources().items():
         (parts["engine"] / file).write_text(text)
