@@ -16,13 +16,14 @@ ROOT = Path(__file__).parents[1]
 PASSED = ROOT / ".ci/full.passed"
 PARTS = ["packages", "conda", "asan", "defects", "tsan"]
 BUILD = r"(benchmarks/)?setup\.py|compiling\.py"
-COMPILED = re.compile(rf"(xlogmem|cpp|benchmarks/src)/.*\.(pyx|pxi|pxd|hpp|cpp)$|{BUILD}")
+COMPILED = re.compile(rf"(xlogmem|cpp|benchmarks/src)/.*\.(pyx|pxi|pxd|hpp|cpp|h|c)$|{BUILD}")
 PACKAGED = re.compile(rf"{BUILD}|(benchmarks/)?pyproject\.toml|MANIFEST\.in|\.ci/(packages|contents\.py)")
 CONDA = re.compile(rf"conda/|dependencies\.yaml|{BUILD}|(benchmarks/)?pyproject\.toml|\.ci/conda")
 SEARCH = re.compile(rf"benchmarks/src/xlogmem_selftest/|tests/helpers/planted\.py|{BUILD}")
 TABLE = "tests/defects.toml"
-TESTS_OF_CPP = {"driver": "sim", "cudart": "sim", "curand": "check", "cublas": "check",
-                "cublaslt": "check", "thrust": "check", "engine": "check", "kernels": "check", "cupti": "check"}
+TESTS_OF_CPP = {"driver": "sim", "cudart": "sim", "curand": "check", "cublas": "check", "cublaslt": "check",
+                "thrust": "check", "engine": "check", "host": "check", "preload": "check", "kernels": "check",
+                "cupti": "check"}
 
 
 def git(*arguments: str) -> str:
