@@ -70,7 +70,8 @@ class Distribution:
 
 
 XLOGMEM = Distribution("xlogmem", "", frozenset(f"xlogmem/{name}" for name in (
-    "sim/_simcuda", "check/_cupti", *(f"check/cudart/{one}" for one in SONAMES if one != "_simcuda"))), command=True)
+    "sim/_simcuda", "check/_cupti", "check/_preload",
+    *(f"check/cudart/{one}" for one in SONAMES if one != "_simcuda"))), command=True)
 BENCH = Distribution("xlogmem-bench", "benchmarks/src/")
 
 
