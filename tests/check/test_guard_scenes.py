@@ -2,21 +2,19 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 from engine_traces import HERE, compiler, defects_of, planted_texts
+from guarded import NEEDED
 from places import ROOT
 
 GUARD = ROOT / "cpp/host"
 LEFT_OUT = {"judge.cpp"}                                # it needs the engine
 DEFECTS = {defect.name: defect for defect in defects_of(HERE / "host_defects.toml")}
-pytestmark = [pytest.mark.skipif(compiler() is None, reason="no C++ compiler here"),
-              pytest.mark.skipif(platform.machine() != "x86_64", reason="the guard is for x86-64"),
-              pytest.mark.skipif(bool(os.environ.get("LD_PRELOAD")), reason="a sanitizer has the signals")]
+pytestmark = [pytest.mark.skipif(compiler() is None, reason="no C++ compiler here"), *NEEDED]
 
 
 def build(folder: Path, guard: Path, *options: str) -> Path:

@@ -2,15 +2,11 @@
 repaired twin, and both lines of what is found."""
 from __future__ import annotations
 
-import os
-import platform
-
 import pytest
 from checked_libraries import line_with
+from guarded import NEEDED
 
-pytestmark = [pytest.mark.simulator,
-              pytest.mark.skipif(platform.machine() != "x86_64", reason="the guard is for x86-64"),
-              pytest.mark.skipif(bool(os.environ.get("LD_PRELOAD")), reason="a sanitizer has the signals")]
+pytestmark = [pytest.mark.simulator, *NEEDED]
 BEGIN = """
 import ctypes, faulthandler, os, signal, sys, tempfile, threading
 import numpy as np

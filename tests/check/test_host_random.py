@@ -4,19 +4,16 @@ Small ranges of several kinds of host memory, many of them in one page; two stre
 """
 from __future__ import annotations
 
-import os
-import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from guarded import NEEDED
 
 import xlogmem.check.command
 
-pytestmark = [pytest.mark.simulator,
-              pytest.mark.skipif(platform.machine() != "x86_64", reason="the guard is for x86-64"),
-              pytest.mark.skipif(bool(os.environ.get("LD_PRELOAD")), reason="a sanitizer has the signals")]
+pytestmark = [pytest.mark.simulator, *NEEDED]
 PROGRAM = Path(__file__).parents[1] / "helpers/random_host.py"
 
 
