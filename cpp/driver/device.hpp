@@ -132,6 +132,14 @@ struct Work {
     void touches(u64 address, u64 bytes, Use use, check::Rows rows = {}, u64 anchor = 0) {
         if (bytes) ranges[range_count++] = Range{address, bytes, use, rows, anchor};
     }
+    // The same without what it runs.
+    Work only_touched() const {
+        Work touched;
+        touched.name = name;
+        touched.ranges = ranges;
+        touched.range_count = range_count;
+        return touched;
+    }
 };
 
 // Per host thread. Reached through this_thread(), never deleted on the main thread (exit handlers may call

@@ -128,10 +128,7 @@ CUresult prepare_kernel(Node& node) {
 // Work whose accesses are known.
 void prepare_work(Node& node, Work&& work) {
     look_at_host_memory(work);
-    Work touched;
-    touched.name = work.name;
-    touched.ranges = work.ranges;
-    touched.range_count = work.range_count;
+    Work touched = work.only_touched();
     node.work = std::move(work);
     node.watch = [touched](Stream* stream) { return watch_work(stream, touched); };
 }

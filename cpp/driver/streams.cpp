@@ -293,10 +293,7 @@ void look_at_host_memory(Work& work) {
 
 CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position) {
     look_at_host_memory(work);
-    Work touched;  // without what it runs, which is moved away before
-    touched.name = work.name;
-    touched.ranges = work.ranges;
-    touched.range_count = work.range_count;
+    Work touched = work.only_touched();  // what it runs is moved away before
     return submit(lock, stream, std::move(work), position, [&] { return watch_work(stream, touched); });
 }
 

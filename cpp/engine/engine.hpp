@@ -21,10 +21,10 @@
 // The engine does not report an alloc beside a write that has the same cause, nor a free/… beside the access before the
 // free.
 //
-// *Memory of the host* that is page-locked is watched as memory of a device is (host_memory.cpp). What the host itself does
-// there is not seen. So a kernel that may write there, and may signal, may be how the host learns that earlier work is
-// done: a finding that only this would order is possible. A free while the device may use the memory is possible too:
-// drivers wait.
+// *Memory of the host* that is page-locked is watched as memory of a device is (host_memory.cpp). A front end that sees
+// what the host itself does there, or in managed memory, says so (touch_by_host(); host/guard.hpp is how it sees that).
+// A kernel that may write there, and may signal, may be how the host learns that earlier work is done: a finding that
+// only this would order is possible. A free while the device may use the memory is possible too: drivers wait.
 //
 // *Certain*: both accesses touch a common byte, one of them writes, and neither is before the other; or memory that is
 // not there is handed to an operation. *Possible*: the same, but the finding depends on how a kernel uses its pointer:
