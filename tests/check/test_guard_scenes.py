@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from engine_traces import HERE, compiler, defects_of, planted_texts
-from guarded import NEEDED
+from page_guard import NEEDED
 from places import ROOT
 
 GUARD = ROOT / "cpp/host"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from checked_libraries import line_with
-from guarded import NEEDED
+from page_guard import NEEDED
 
 pytestmark = [pytest.mark.simulator, *NEEDED]
 BEGIN = """

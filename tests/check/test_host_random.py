@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from guarded import NEEDED
+from page_guard import NEEDED
 
 import xlogmem.check.command
 

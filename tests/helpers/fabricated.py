@@ -12,6 +12,7 @@ import re
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
@@ -235,6 +236,7 @@ class Program:
         self.call("cuStreamSynchronize", hStream=stream)
 
     def in_thread(self, work: Callable[[], None]) -> None:
+        """Python's join() returns before the system's thread has ended, which the library sees: this waits for that."""
         failed: list[BaseException] = []
 
         def run() -> None:
@@ -246,6 +248,8 @@ class Program:
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
+        while Path(f"/proc/self/task/{thread.native_id}").exists():
+            time.sleep(0)
         if failed:
             raise failed[0]
 
