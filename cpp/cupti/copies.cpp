@@ -58,6 +58,8 @@ void Call::work(Stream& on, const Range* ranges, std::size_t count) const {
     noted.stream = &on;
     noted.what = what;
     std::copy_n(ranges, count, noted.ranges.begin());
+    if (host::is_on())
+        for (std::size_t i = 0; i < count; i++) thread.touches_host |= !front.is_pageable(ranges[i].begin);
     noted.count = count;
     thread.changes.note(noted.number);
     front.backlog.keep();

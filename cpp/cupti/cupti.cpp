@@ -56,6 +56,7 @@ bool is_watching() { return watching.load(std::memory_order_relaxed); }
 
 void stop_watching(const char* where, const std::exception& error) {
     if (!watching.exchange(false)) return;
+    host::stop();
     front().page().failed = 1;
     try {
         failure() = std::string("it ended in ") + where + ": " + error.what();
@@ -91,8 +92,25 @@ void finish_trials(Thread& thread, bool launched) {
         front().laboratory.drop(trials);
 }
 
+// What the host has done meanwhile is judged before; what it knows to be done now is not protected after that.
+void host_learns(const Thread& thread) {
+    Engine& engine = front().engine();
+    if (host::is_on()) front().judge_host(thread.site, thread.waited_for);
+    engine.host_learns(thread.waited_for);
+    if (!host::is_on()) return;
+    front().guard_host();  // kernels that reach the engine late
+    host::settle(engine.host());
+}
+
+void judge_host(const Thread& thread) {
+    if (!host::has_notes()) return;
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().judge_host(thread.site);
+}
+
 void finish(const Handler& handler, Thread& thread, const CUpti_CallbackData& data) {
     bool waited = std::exchange(thread.waits, false), queried = std::exchange(thread.queries_now, false);
+    bool touched_host = std::exchange(thread.touches_host, false);
     bool succeeded = *static_cast<const CUresult*>(data.functionReturnValue) == CUDA_SUCCESS;
     if (!thread.trials.all.empty()) finish_trials(thread, succeeded);
     if (!succeeded) {
@@ -101,12 +119,17 @@ void finish(const Handler& handler, Thread& thread, const CUpti_CallbackData& da
     }
     Handler::Meaning meaning = succeeded ? handler.after : handler.failed;
     if (meaning) run(meaning, handler, thread, data);
+    if (touched_host && succeeded) {
+        std::lock_guard<xlogmem_mutex> guard(front().lock);
+        front().guard_host();
+    }
     if (!waited || !succeeded) return;
     bool of_buffers = queried && thread.queries == XLOGMEM_CHECK_OF_BUFFERS;
     bool of_library = queried && (of_buffers || thread.queries == XLOGMEM_CHECK_OF_POOL || is_query_of_library());
     std::lock_guard<xlogmem_mutex> guard(front().lock);
     Engine& engine = front().engine();
-    if (!of_library) return engine.host_learns(thread.waited_for);
+    if (!of_library) return host_learns(thread);
+    front().judge_host(thread.site);
     engine.host_pools_learn(thread.waited_for);
     if (!of_buffers) engine.host_may_learn(thread.waited_for);
 }
@@ -128,8 +151,11 @@ void on_call(const Handler& handler, const CUpti_CallbackData& data) {
     if (data.callbackSite == CUPTI_API_ENTER) {
         thread.site = place_of_caller();
         thread.changes.clear();
+        judge_host(thread);
         if (handler.before) run(handler.before, handler, thread, data);
+        host::enter_driver();
     } else {
+        host::leave_driver();
         finish(handler, thread, data);
     }
 }
@@ -218,6 +244,19 @@ EXPORT const char* xcheck_failure() { return failure().c_str(); }
 // A function that gives the number of the caller's place in the program: see sites.pyx.
 EXPORT void xcheck_find_sites(u32 (*function)()) { site_of_caller = function; }
 
+// The host's own accesses to page-locked and managed memory are seen from here on; in handlers of signals this function
+// gives their places. nullptr ends that. Returns 0 where nothing is seen: see host/guard.hpp.
+EXPORT int xcheck_guard_host(u32 (*function)()) {
+    std::lock_guard<xlogmem_mutex> guard(front().lock);
+    if (function && host::start(function)) {
+        front().engine().take_host_uses();
+        return 1;
+    }
+    if (!front().lost) front().judge_host(0);
+    host::stop();
+    return 0;
+}
+
 namespace {
 
 // The results of the last trials may not be known yet: waits for them, a moment.
@@ -287,6 +326,7 @@ EXPORT void xcheck_read_codes() {
 EXPORT void xcheck_clear_findings() {
     if (front().lost) return;
     std::lock_guard<xlogmem_mutex> guard(front().lock);
+    front().judge_host(0);
     front().engine().clear_findings();
 }
 
@@ -326,7 +366,9 @@ namespace {
 void end_journal() {
     for (int turns = 0; turns < 100 && !front().lost; turns++, usleep(1000)) {
         std::unique_lock<xlogmem_mutex> guard(front().lock, std::try_to_lock);
-        if (guard) return front().engine().end_journal();
+        if (!guard) continue;
+        front().judge_host(0);
+        return front().engine().end_journal();
     }
 }
 

@@ -1,6 +1,8 @@
 // State shared by all calls: see front.hpp.
 #include "front.hpp"
 
+#include "host/judge.hpp"
+
 namespace check {
 
 Front& front() {
@@ -11,6 +13,25 @@ Front& front() {
 bool Front::is_pageable(u64 address) {
     auto after = pinned_.upper_bound(address);
     return after == pinned_.begin() || std::prev(after)->second.end <= address;
+}
+
+void Front::guard_host() {
+    for (const HostUse& use : engine().take_host_uses()) {
+        auto known = pinned_.find(use.block_begin);
+        if (known == pinned_.end() || engine_.host_knows(use.time)) continue;
+        host::guard(use, known->second.registered);
+    }
+}
+
+void Front::judge_host(u32 site) {
+    if (host::has_notes()) host::judge(engine(), site);
+}
+
+void Front::judge_host(u32 site, const Clock& coming) {
+    Clock known = engine().host();
+    known.join(coming);
+    host::examine(known);
+    judge_host(site);
 }
 
 void Front::undo(const Changes& changes) {
@@ -24,7 +45,7 @@ void Front::undo(const Changes& changes) {
     for (u64 event : changes.recorded) engine().refuse_record(event);
     for (u64 address : changes.freed) engine().keep(address);
     for (auto& [begin, was] : changes.unpinned) {
-        pinned_[begin] = {was.end, was.by};
+        pinned_[begin] = {was.end, was.by, 0, was.registered};
         if (was.generation) engine().refuse_unpin(was.generation, was.by, begin, was.end - begin);
     }
 }
@@ -34,6 +55,7 @@ std::string Front::report() {
     for (auto& [name, count] : unseen_)
         calls += (calls.empty() ? "" : ", ") + quoted(name) + ": " + std::to_string(count);
     Engine& engine = this->engine();
+    judge_host(0);
     engine.decide_all_frees();
     return "{\"findings\": " + as_json(engine, handles_.notes()) +
            ", \"omissions\": " + omissions_as_json(engine, handles_.notes()) + ", \"unseen\": {" + calls +

@@ -22,6 +22,7 @@
 #include "engine/handles.hpp"
 #include "engine/hooks.hpp"
 #include "engine/journal.hpp"
+#include "host/guard.hpp"
 #include "kernels/machine_code.hpp"
 #include "backlog.hpp"
 #include "codes.hpp"
@@ -50,6 +51,7 @@ struct Pinned {
     u64 end;
     Operation by = {};  // what made it; managed memory has none
     u64 generation = 0;  // of its block, which the call in progress has ended
+    bool registered = false;  // its first and last page may have bytes of other owners
 };
 
 // What a call has changed before the driver has accepted it.
@@ -104,6 +106,7 @@ struct Thread {
     u32 site = 0;
     bool waits = false;
     bool queries_now = false;  // … by a query
+    bool touches_host = false;  // it queues work on memory of the host, which is to be guarded
     Clock waited_for;
     Changes changes;
     bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp
@@ -189,16 +192,26 @@ class Front {
     }
 
     // -- memory of the host that the device can reach ------------------------------------------------------------------
-    void pin(u64 begin, u64 bytes, Operation by) {
-        pinned_[begin] = {begin + bytes, by};
+    void pin(u64 begin, u64 bytes, Operation by, bool registered) {
+        pinned_[begin] = {begin + bytes, by, 0, registered};
         engine().pin(by, begin, bytes);
     }
-    void note_mapped(u64 begin, u64 bytes) { pinned_[begin] = {begin + bytes}; }  // managed memory
+    void note_mapped(u64 begin, u64 bytes) {  // managed memory
+        pinned_[begin] = {begin + bytes};
+        engine().manage(begin);
+    }
+    // Guards the memory of the host on which work was queued: see host/guard.hpp.
+    void guard_host();
+    // The host's own accesses since the last call of this come before all that follows. `coming`: what the host will
+    // know.
+    void judge_host(u32 site);
+    void judge_host(u32 site, const Clock& coming);
     // Adds what was pinned there to the changes.
     void unpin(u64 begin, Operation what, Changes& changes) {
         auto found = pinned_.find(begin);
         if (found == pinned_.end()) return;
         found->second.generation = engine().unpin(what, begin);
+        host::forget(begin, found->second.end);
         changes.unpinned.insert(pinned_.extract(found));
     }
     bool is_pageable(u64 address);

@@ -78,8 +78,8 @@ void add_stream_ordered(Calls& calls) {
     BEFORE_BOTH(cuMemFreeAsync, _ptsz) { call.free(p.dptr, p.hStream); });
 }
 
-void pin(const Call& call, const void* begin, u64 bytes) {
-    call.front.pin(reinterpret_cast<u64>(begin), bytes, call.what);
+void pin(const Call& call, const void* begin, u64 bytes, bool registered = false) {
+    call.front.pin(reinterpret_cast<u64>(begin), bytes, call.what, registered);
 }
 void unpin(const Call& call, const void* begin) {
     call.front.unpin(reinterpret_cast<u64>(begin), call.what, call.thread.changes);
@@ -88,8 +88,8 @@ void unpin(const Call& call, const void* begin) {
 void add_page_locked(Calls& calls) {
     AFTER(cuMemHostAlloc) { pin(call, *p.pp, p.bytesize); });
     AFTER(cuMemAllocHost_v2) { pin(call, *p.pp, p.bytesize); });
-    AFTER(cuMemHostRegister) { pin(call, p.p, p.bytesize); });
-    AFTER(cuMemHostRegister_v2) { pin(call, p.p, p.bytesize); });
+    AFTER(cuMemHostRegister) { pin(call, p.p, p.bytesize, true); });
+    AFTER(cuMemHostRegister_v2) { pin(call, p.p, p.bytesize, true); });
     BEFORE(cuMemFreeHost) { unpin(call, p.p); });
     BEFORE(cuMemHostUnregister) { unpin(call, p.p); });
 }

@@ -47,6 +47,8 @@ void Engine::manage(u64 address) {
 
 // Of a kernel no more is known than where it begins.
 void Engine::keep_host_use(const Access& access, const Block& block) {
+    constexpr std::size_t kMost = 4096;  // between two calls of take_host_uses(); more are not guarded
+    if (host_uses_.size() == kMost) return;
     u64 begin = access.anchor ? access.anchor : access.begin, end = access.anchor ? begin + 1 : access.end;
     host_uses_.push_back({begin, end, access.role != Role::Read, access.time, block.begin, block.end});
 }

@@ -29,10 +29,29 @@ Stepping all_stepping[64];
 std::atomic<u64> retried[64];
 std::atomic<u64>& retried_here() { return retried[(this_thread() >> 8) % 64]; }
 
-// The thread that makes the driver's accesses, which it does under the driver's lock, and what is open for it.
-std::atomic<u64> thread_of_driver{0};
-Window drivers_open[8];
-int drivers_count = 0;
+// A thread that may make accesses of the driver, and what is open for them. It keeps its place.
+struct DriversThread {
+    std::atomic<u64> thread{0};
+    bool is_inside = false;
+    Window open[8];
+    int count = 0;
+};
+constexpr u64 kMostThreads = 1024;
+DriversThread drivers_threads[kMostThreads];
+
+// nullptr: it has no place, or all are taken.
+DriversThread* drivers_thread(bool wanted) {
+    u64 me = this_thread();
+    for (u64 turn = 0; turn < kMostThreads; turn++) {
+        DriversThread& one = drivers_threads[((me >> 12) + turn) % kMostThreads];
+        u64 known = one.thread.load(std::memory_order_relaxed);
+        if (known == me) return &one;
+        if (known) continue;
+        if (!wanted) return nullptr;
+        if (one.thread.compare_exchange_strong(known, me)) return &one;
+    }
+    return nullptr;
+}
 
 std::atomic<SiteOf> site_of{nullptr};
 std::atomic<xlogmem_host_set_action*> set_action{sigaction};
@@ -41,13 +60,13 @@ Others before;
 enum class Then { Retry, Step, NotOurs };
 
 // The page is open for the driver until it is done. It works on whole ranges.
-Then let_driver(u64 page) {
+Then let_driver(u64 page, DriversThread& driver) {
     Then then = Then::NotOurs;
     for (Pending& one : pages()) {
         if (!one.protects(page)) continue;
         then = Then::Retry;
-        if (drivers_count < 8 && pages().open_for_now(one.pages))
-            drivers_open[drivers_count++] = one.pages;
+        if (driver.count < 8 && pages().open_for_now(one.pages))
+            driver.open[driver.count++] = one.pages;
         else
             pages().open_all(one);
     }
@@ -89,7 +108,7 @@ bool reads_within(u64 instruction, u64 address, u64 end) {
 Then on_fault(u64 address, bool write, u64 instruction) {
     u64 page = page_of(address);
     Spin spin;
-    if (thread_of_driver == this_thread()) return let_driver(page);
+    if (DriversThread* driver = drivers_thread(false); driver && driver->is_inside) return let_driver(page, *driver);
     bool is_guarded = false, is_hit = false;
     for (Pending& one : pages()) {
         is_guarded |= one.pages.holds(page);
@@ -195,14 +214,23 @@ u32 current_site() {
     return function ? function() : 0;
 }
 
-OfDriver::OfDriver() { thread_of_driver = this_thread(); }
+// Without a place for the thread its accesses could not be distinguished.
+void enter_driver() {
+    if (!is_on()) return;
+    if (DriversThread* driver = drivers_thread(true))
+        driver->is_inside = true;
+    else
+        stop();
+}
 
-OfDriver::~OfDriver() {
-    thread_of_driver = 0;
-    if (!drivers_count) return;
+void leave_driver() {
+    DriversThread* driver = is_on() ? drivers_thread(false) : nullptr;
+    if (!driver) return;
+    driver->is_inside = false;
+    if (!driver->count) return;
     Spin spin;
-    for (int i = 0; i < drivers_count; i++) pages().close(drivers_open[i]);
-    drivers_count = 0;
+    for (int i = 0; i < driver->count; i++) pages().close(driver->open[i]);
+    driver->count = 0;
 }
 
 }  // namespace check::host

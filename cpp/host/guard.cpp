@@ -160,8 +160,10 @@ void forget(u64 begin, u64 end) {
     edges.forget(begin, end);
 }
 
+bool has_notes() { return !notes().empty(); }
+
 bool take(Note& note) {
-    if (notes().empty()) return false;
+    if (!has_notes()) return false;
     Spin spin;
     return notes().take(note);
 }

@@ -57,11 +57,18 @@ void forget(u64 begin, u64 end);
 // The oldest note; false: there is none.
 bool take(Note& note);
 
-// While this exists, the thread's accesses are the driver's: they are let through, and not noted. One thread at a time.
+// False: take() has nothing.
+bool has_notes();
+
+// The thread's accesses are the driver's from here on: they are let through, and not noted. Then they are the program's
+// again.
+void enter_driver();
+void leave_driver();
+
 class OfDriver {
   public:
-    OfDriver();
-    ~OfDriver();
+    OfDriver() { enter_driver(); }
+    ~OfDriver() { leave_driver(); }
     OfDriver(const OfDriver&) = delete;
     OfDriver& operator=(const OfDriver&) = delete;
 };

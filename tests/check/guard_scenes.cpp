@@ -360,6 +360,10 @@ void driver() {
     expect_noted(memory, "");
     expect_closed(memory, 0);
     expect_closed(memory, kPage);
+    site = 2;
+    write_to(memory, kPage);
+    expect_noted(memory, "write 4096");
+    site = 1;
     OfDriver scope;
     std::thread([&] { read_from(memory, 0); }).join();
     expect_noted(memory, "read 0");

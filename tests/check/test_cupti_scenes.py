@@ -5,6 +5,7 @@ import pytest
 import scenes_of_copies  # noqa: F401
 import scenes_of_extents  # noqa: F401
 import scenes_of_graphs  # noqa: F401
+import scenes_of_host_accesses
 import scenes_of_host_memory  # noqa: F401
 import scenes_of_launches  # noqa: F401
 import scenes_of_libraries  # noqa: F401
@@ -17,8 +18,9 @@ import scenes_of_waits  # noqa: F401
 from cupti_library import COMPILER, NEEDED, build_driver, library, play
 from fabricated import SCENES
 
-MODULES = [f"scenes_of_{what}" for what in ("copies", "extents", "graphs", "host_memory", "launches", "libraries",
-                                            "lists", "memory", "order", "pools", "refusals", "waits")]
+MODULES = [f"scenes_of_{what}" for what in (
+    "copies", "extents", "graphs", "host_accesses", "host_memory", "launches", "libraries", "lists", "memory", "order",
+    "pools", "refusals", "waits")]
 pytestmark = [*NEEDED, COMPILER]
 
 
@@ -30,6 +32,11 @@ def found(tmp_path_factory):
 
 def test_there_are_scenes_of_everything(found):
     assert len(found) == 2 * len(SCENES) > 500
+
+
+@pytest.mark.skipif(not scenes_of_host_accesses.IS_HERE, reason="the guard is for x86-64, and not beside a sanitizer")
+def test_there_are_scenes_of_the_hosts_accesses(found):
+    assert "the_host_overwrites_what_is_being_uploaded, broken" in found
 
 
 @pytest.mark.parametrize("name", SCENES)

@@ -129,7 +129,7 @@ def environment(on_gpu: bool | None, pools: str) -> tuple[dict[str, str], str]:
     elif on_gpu and not gpu.is_there():
         raise RuntimeError("there is no GPU here; --no-gpu checks on the simulated driver")
     if on_gpu:
-        return gpu.environment(pools) | {"XLOGMEM_SIMULATE": "0"}, "the GPU"
+        return gpu.environment(pools) | preloaded() | {"XLOGMEM_SIMULATE": "0"}, "the GPU"
     # PyTorch's layers use cuBLAS, which is simulated, in place of cuBLASLt.
     without_lt = {"DISABLE_ADDMM_CUDA_LT": "1"}
     return (sim.settings(quiet=True) | without_lt | preloaded() | {"XLOGMEM_CHECK_GPU": "0"}), "the simulated driver"

@@ -144,6 +144,7 @@ class Real:
             os.environ.update(gpu.environment(wanted))
         if sites.start():
             self._library.xcheck_find_sites(sites.address_of_function())
+            self._library.xcheck_guard_host(sites.address_of_function_for_handlers())
         pieces.report_to(self.hooks())
         neighbours.prepare(neighbours.DRIVER_POOLS if wanted == "driver" else neighbours.REAL_POOLS)
 
@@ -161,6 +162,7 @@ class Real:
 
     def stop(self) -> None:
         self._library.xcheck_find_sites(None)
+        self._library.xcheck_guard_host(None)
 
     def is_lost(self) -> bool:
         return bool(self._library.xcheck_is_lost())

@@ -90,7 +90,7 @@ def library() -> ctypes.CDLL:
     loaded.xcheck_hooks.restype = ctypes.c_void_p
     loaded.xcheck_record.argtypes = [ctypes.c_int]
     loaded.xcheck_keep_findings.argtypes = [ctypes.c_int, ctypes.c_void_p]
-    for function in (loaded.xcheck_free, loaded.xcheck_find_sites):
+    for function in (loaded.xcheck_free, loaded.xcheck_find_sites, loaded.xcheck_guard_host):
         function.argtypes = [ctypes.c_void_p]
         function.restype = None
     loaded.xcheck_find_codes.restype = ctypes.c_size_t

@@ -1,0 +1,175 @@
+"""Scenes of the host's own accesses to page-locked and managed memory: see cpp/host/guard.hpp.  The memory is real here,
+and the accesses are.  Nothing shows system calls here, so that whole pages alone are guarded."""
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import platform
+from collections.abc import Callable
+from typing import Any
+
+from fabricated import A, B, Program, X, out, scene
+
+PAGE = mmap.PAGESIZE
+REFUSED = 999
+IS_HERE = platform.machine() == "x86_64" and not os.environ.get("LD_PRELOAD")      # a sanitizer has the signals
+kept: list[mmap.mmap] = []
+
+Memory = Callable[[Program], int]
+
+
+def new_memory(p: Program) -> int:
+    """The address of two pages; the guard begins."""
+    place = ctypes.cast(ctypes.CDLL(None).getpid, ctypes.c_void_p)      # one for all, which a handler can call
+    assert p.library.xcheck_guard_host(place)
+    kept.append(mmap.mmap(-1, 2 * PAGE))
+    return ctypes.addressof(ctypes.c_char.from_buffer(kept[-1]))
+
+
+def page_locked(p: Program) -> int:
+    address = new_memory(p)
+    p.call("cuMemHostAlloc", pp=out(address), bytesize=2 * PAGE)
+    return address
+
+
+def registered(p: Program) -> int:
+    """Its first and its last bytes are on pages that have others."""
+    address = new_memory(p) + 64
+    p.call("cuMemHostRegister_v2", p=address, bytesize=2 * PAGE - 128)
+    return address
+
+
+def managed(p: Program) -> int:
+    address = new_memory(p)
+    p.call("cuMemAllocManaged", dptr=out(address), bytesize=2 * PAGE)
+    return address
+
+
+def upload(p: Program, address: int, stream: int = A, bytes: int = PAGE, **more: Any) -> None:
+    p.call("cuMemcpyHtoDAsync_v2", dstDevice=X, srcHost=address, ByteCount=bytes, hStream=stream, **more)
+
+
+def download(p: Program, address: int, stream: int = A) -> None:
+    p.call("cuMemcpyDtoHAsync_v2", dstHost=address, srcDevice=X, ByteCount=PAGE, hStream=stream)
+
+
+def write(address: int) -> None:
+    ctypes.memset(address, 7, 1)
+
+
+def read(address: int) -> None:
+    ctypes.string_at(address, 1)
+
+
+def let_system_write(p: Program, address: int) -> None:
+    """It fails where the program's access would fault: then there is another finding."""
+    ends = os.pipe()
+    os.write(ends[1], b"x")
+    try:
+        os.readv(ends[0], [(ctypes.c_char * 1).from_address(address)])
+    except OSError:
+        p.fill(X, A)
+        p.fill(X, B)
+    for end in ends:
+        os.close(end)
+
+
+if IS_HERE:
+    @scene("certain read/write")
+    def the_host_overwrites_what_is_being_uploaded(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        upload(p, address)
+        read(address)
+        if repaired:
+            p.synchronize(A)
+        write(address + 8)
+
+    @scene("certain write/read")
+    def the_host_reads_what_is_being_downloaded(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        download(p, address)
+        write(address + PAGE)
+        if repaired:
+            p.call("cuEventSynchronize", hEvent=p.record(A))
+        read(address + 8)
+
+    @scene("certain write/write")
+    def a_query_says_that_the_download_is_done(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        download(p, address)
+        p.call("cuStreamQuery", hStream=A, result=0 if repaired else 600)
+        write(address)
+
+    @scene("certain read/write")
+    def the_host_waits_for_the_other_stream(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        upload(p, address, A)
+        p.synchronize(A if repaired else B)
+        write(address)
+
+    @scene("certain read/write")
+    def an_access_comes_before_the_next_copy(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        upload(p, address)
+        if repaired:
+            p.synchronize(A)
+        write(address)
+        download(p, address)
+
+    @scene("certain read/write")
+    def after_a_wait_the_system_has_the_memory(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        upload(p, address)
+        if not repaired:
+            write(address)
+        p.synchronize(A)
+        let_system_write(p, address)
+
+    @scene("certain write/read")
+    def what_a_thread_does_in_a_call_is_the_drivers(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        download(p, address)
+        p.call("cuStreamQuery", hStream=B, meanwhile=lambda: read(address))
+        if not repaired:
+            read(address)
+
+    @scene("certain read/write")
+    def other_threads_are_the_programs_meanwhile(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        upload(p, address)
+        if repaired:
+            p.synchronize(A)
+        p.call("cuStreamQuery", hStream=B, meanwhile=lambda: p.in_thread(lambda: write(address)))
+
+    @scene("certain read/write")
+    def refused_work_is_none(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        upload(p, address, result=REFUSED if repaired else 0)
+        write(address)
+
+    @scene("certain write/read")
+    def managed_memory_is_filled(p: Program, repaired: bool) -> None:
+        address = managed(p)
+        p.call("cuMemsetD8Async", dstDevice=address, N=PAGE, hStream=A)
+        if repaired:
+            p.synchronize(A)
+        read(address)
+
+    @scene("certain read/write")
+    def registered_memory_changes_on_its_last_page(p: Program, repaired: bool) -> None:
+        address = registered(p)
+        upload(p, address, bytes=2 * PAGE - 128)
+        kept[-1][0] = kept[-1][2 * PAGE - 1] = 1        # of others
+        if not repaired:
+            write(address + 2 * PAGE - 130)
+        p.synchronize(A)
+
+    @scene("possible read/free")
+    def memory_that_is_freed_is_not_guarded(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        upload(p, address)
+        if repaired:
+            p.synchronize(A)
+        p.call("cuMemFreeHost", p=address)
+        let_system_write(p, address)                       # for its new owner
