@@ -106,7 +106,7 @@ struct Thread {
     u32 site = 0;
     bool waits = false;
     bool queries_now = false;  // … by a query
-    bool touches_host = false;  // it queues work on memory of the host, which is to be guarded
+    bool touches_host = false;  // it queues work that may be on memory of the host, which is to be guarded
     Clock waited_for;
     Changes changes;
     bool replaces_pool = false;  // what it allocates takes the place of a library's pool: see engine/hooks.hpp

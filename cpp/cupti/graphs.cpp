@@ -60,6 +60,7 @@ void launch(const Call& call, CUgraphExec executable, CUstream stream) {
         if (!on->capture) changes.ordered.push_back({on, engine.queued(*on)});
         engine.come_after(*on, known->last);
         changes.fed.push_back({on, call.what, engine.launch(*on, call.what, *known->graph)});
+        call.thread.touches_host = host::is_on();
         if (on->capture) return;
         changes.end_ordering();
         changes.launched.push_back({executable, std::exchange(known->last, engine.queued(*on))});

@@ -30,6 +30,13 @@ def play(clean_environment):
     return run
 
 
+def test_memory_that_comes_and_goes(play):
+    """... with its addresses."""
+    said = play(100, 60, 20)
+    assert "differs" not in said
+    assert int(said.split()[1]) > 300
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_found_is_what_the_model_says(play, seed):
     said = play(seed, 1000)
@@ -41,4 +48,4 @@ def test_what_is_found_is_what_the_model_says(play, seed):
 
 def test_several_threads(play):
     """What they find depends on them; nothing breaks."""
-    assert int(play(20, 400, 4).split()[0]) > 0
+    assert int(play(20, 400, 1, 4).split()[0]) > 0

@@ -2,9 +2,10 @@
 
 A comment marks the place of the first operation, and one that of the second.  On a machine with a GPU
 
-    python tests/helpers/host_programs.py [SEEDS [STEPS]]
+    python tests/helpers/host_programs.py [PROCESSES [PROGRAMS [STEPS]]]
 
-runs them, and random programs (random_host.py), under `xlogmem check --gpu`; exit status 1 if a finding differs.
+runs them, and PROGRAMS random ones (random_host.py) of STEPS steps in each of PROCESSES, under `xlogmem check --gpu`;
+exit status 1 if a finding differs.
 """
 from __future__ import annotations
 
@@ -220,21 +221,23 @@ def run_on_gpu(name: str, right: bool, folder: Path) -> str:
     return f"differs: {differs}\n{done.stdout}{done.stderr}" if differs else "as it has to be"
 
 
-def run_random(seed: int, steps: int) -> str:
+def run_random(seed: int, steps: int, programs: int) -> str:
     from xlogmem.check import command, gpu
 
     environment = os.environ | gpu.environment("driver") | command.preloaded() | {"XLOGMEM_SIMULATE": "0"}
-    done = subprocess.run([sys.executable, Path(__file__).with_name("random_host.py"), str(seed), str(steps)],
+    done = subprocess.run([sys.executable, Path(__file__).with_name("random_host.py"), str(seed), str(steps),
+                           str(programs)],
                           capture_output=True, text=True, timeout=300, env=environment)
     said = done.stdout + done.stderr
     return said if done.returncode == 0 and "differs" not in said else f"differs: status {done.returncode}\n{said}"
 
 
-def main(seeds: int = 8, steps: int = 1000) -> int:
+def main(processes: int = 10, programs: int = 100, steps: int = 100) -> int:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(8) as pool:
         outcomes = {f"{name}, {'right' if right else 'wrong'}": pool.submit(run_on_gpu, name, right, Path(folder))
                     for name in PROGRAMS for right in (False, True)}
-        outcomes |= {f"random {seed}": pool.submit(run_random, seed, steps) for seed in range(seeds)}
+        outcomes |= {f"random from {seed} on": pool.submit(run_random, seed, steps, programs)
+                     for seed in range(0, processes * programs, programs)}
         for name, outcome in outcomes.items():
             print(f"{name}: {outcome.result().strip()}", flush=True)
     return int(any("differs" in outcome.result() for outcome in outcomes.values()))

@@ -1,9 +1,9 @@
-"""One random program with accesses of the host, and a model of what orders them: see tests/check/test_host_random.py.
+"""Random programs with accesses of the host, and a model of what orders them: see tests/check/test_host_random.py.
 
-    python random_host.py SEED STEPS [THREADS]
+    python random_host.py SEED STEPS [PROGRAMS [THREADS]]
 
 prints the number of accesses that nothing orders, and of all; a line with "differs" for each that the check judges
-otherwise.  With several threads: the number of findings.
+otherwise.  With several threads, each of which runs a program: the number of findings.
 """
 from __future__ import annotations
 
@@ -103,6 +103,18 @@ class Program:
         begin = at + self.random.randrange(0, BYTES - 8) // 8 * 8
         return kind, begin, min(at + BYTES, begin + self.random.choice((8, 16, 64, 200, 4096, 9000)))
 
+    def end(self) -> None:
+        ok(driver.cuMemFreeHost(self.areas["page-locked"]))
+        ok(driver.cuMemFree(self.areas["managed"]))
+        ok(driver.cuMemHostUnregister(self.areas["registered"]))
+        ok(driver.cuMemFree(self.device))
+        for stream in self.streams:
+            ok(driver.cuStreamDestroy(stream))
+        for event in self.events:
+            ok(driver.cuEventDestroy(event))
+        for file in self.pipe:
+            os.close(file)
+
     def work(self, which: int) -> None:
         kind, begin, end = self.range()
         up, stream = self.random.random() < 0.5, self.streams[which]
@@ -167,11 +179,16 @@ class Program:
             ctypes.string_at(begin, size)
 
 
-def main(seed: int, steps: int, threads: int = 1) -> None:
+def main(seed: int, steps: int, programs: int = 1, threads: int = 1) -> None:
     if threads == 1:
-        program = Program(seed)
-        program.run(steps, judged=True)
-        print(program.races, program.accesses)
+        races = accesses = 0
+        for i in range(programs):
+            program = Program(seed + i)
+            program.run(steps, judged=True)
+            program.end()
+            front_end.clear()
+            races, accesses = races + program.races, accesses + program.accesses
+        print(races, accesses)
         return
     workers = [threading.Thread(target=lambda i=i: Program(seed + i).run(steps, judged=False)) for i in range(threads)]
     for worker in workers:

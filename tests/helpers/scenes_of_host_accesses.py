@@ -1,5 +1,7 @@
-"""Scenes of the host's own accesses to page-locked and managed memory: see cpp/host/guard.hpp.  The memory is real here,
-and the accesses are.  Nothing shows system calls here, so that whole pages alone are guarded."""
+"""Scenes of the host's own accesses to page-locked and managed memory: see cpp/host/guard.hpp.
+
+The memory is real here, and the accesses are.  Nothing shows system calls, so that whole pages alone are guarded.
+"""
 from __future__ import annotations
 
 import ctypes
@@ -12,7 +14,7 @@ from typing import Any
 from fabricated import A, B, Program, X, out, scene
 
 PAGE = mmap.PAGESIZE
-REFUSED = 999
+REFUSED, GRAPH, EXECUTABLE = 999, 0xA000, 0xB000
 IS_HERE = platform.machine() == "x86_64" and not os.environ.get("LD_PRELOAD")      # a sanitizer has the signals
 kept: list[mmap.mmap] = []
 
@@ -164,6 +166,19 @@ if IS_HERE:
         if not repaired:
             write(address + 2 * PAGE - 130)
         p.synchronize(A)
+
+    @scene("certain read/write")
+    def the_launch_of_a_graph_reads_the_buffer_again(p: Program, repaired: bool) -> None:
+        address = page_locked(p)
+        p.call("cuStreamBeginCapture_v2", hStream=A)
+        upload(p, address)
+        p.call("cuStreamEndCapture", hStream=A, phGraph=out(GRAPH))
+        write(address)
+        p.call("cuGraphInstantiateWithFlags", phGraphExec=out(EXECUTABLE), hGraph=GRAPH)
+        p.call("cuGraphLaunch", hGraph=EXECUTABLE, hStream=A)
+        if repaired:
+            p.synchronize(A)
+        write(address)
 
     @scene("possible read/free")
     def memory_that_is_freed_is_not_guarded(p: Program, repaired: bool) -> None:
