@@ -1,8 +1,10 @@
 """What the programs here that use `cuda.bindings` begin with."""
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
+import numpy
 from cuda.bindings import driver as cuda
 
 
@@ -29,3 +31,8 @@ def wait(later: Any, earlier: Any) -> None:
     event = ok(cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING))
     ok(cuda.cuEventRecord(event, earlier))
     ok(cuda.cuStreamWaitEvent(later, event, 0))
+
+
+def page_locked(size: int) -> Any:
+    """Page-locked memory of the host, as an array of bytes."""
+    return numpy.frombuffer((ctypes.c_char * size).from_address(int(ok(cuda.cuMemHostAlloc(size, 0)))), numpy.uint8)

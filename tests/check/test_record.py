@@ -11,7 +11,7 @@ from collections import Counter
 import pytest
 from checked_programs import GONE, REUSED, UNORDERED
 from engine_traces import programs, run
-from gallery import RACES, require
+from gallery import CHECKED, RACES, require
 
 from xlogmem.check.findings import from_json
 from xlogmem.check.report import as_text
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.simulator
 
 FOUND = re.compile(r"(?P<certain>certain|possible) (?:of-driver )?(?:(?P<kind>[a-z-]+) )?\S+/\S+ "
                    r"(?P<first>\S+)@(?P<at>\d+)\S*/(?P<on>\w+) "
-                   r"(?P<second>\S+)@(?P<later>\d+)(?:<(?P<captured>\d+))?/(?P<there>\w+) "
+                   r"(?P<second>(?:host )?\S+)@(?P<later>\d+)(?:<(?P<captured>\d+))?/(?P<there>\w+) "
                    r"\S*\[(?P<bytes>\d+:\d+)\](?: \"(?P<tag>.*)\")?(?: \(wait@.*\))?(?: x(?P<count>\d+))?$")
 
 
@@ -102,7 +102,7 @@ def expected(findings):
     return found
 
 
-@pytest.mark.parametrize("race", RACES, ids=str)
+@pytest.mark.parametrize("race", CHECKED)
 @pytest.mark.parametrize("form", [[], ["--fixed"]], ids=["wrong", "repaired"])
 def test_the_gallery(race, form, recorded, replay):
     require(race)

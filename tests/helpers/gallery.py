@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from page_guard import NEEDED
 from places import ROOT
 
 FOLDER = ROOT / "examples/races"
+BY_HOST = " by the host"
 CHECK = [sys.executable, "-m", "xlogmem", "check"]
 # What a library has to be able to do on the simulated driver before its programs can be expected to.
 STARTS = {"cupy": "import cupy; cupy.zeros(1)",
@@ -28,6 +30,7 @@ class Race:
     thread: str
     libraries: tuple[str, ...]
     finding: str
+    by_host: bool       # the second operation is the host's own access
 
     @property
     def file(self) -> Path:
@@ -46,11 +49,13 @@ def rows() -> list[Race]:
     text = (FOLDER / "README.md").read_text()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()
              if re.match(r"\| \d\d_", line)]
-    return [Race(program, re.search(r"\((.*)\)", thread).group(1), tuple(libraries.split(", ")), finding)
+    return [Race(program, re.search(r"\((.*)\)", thread).group(1), tuple(libraries.split(", ")),
+                 finding.removesuffix(BY_HOST), finding.endswith(BY_HOST))
             for program, thread, libraries, finding in cells]
 
 
 RACES = rows()
+CHECKED = [pytest.param(race, marks=NEEDED if race.by_host else (), id=race.program) for race in RACES]
 
 
 @functools.cache
