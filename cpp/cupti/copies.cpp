@@ -1,12 +1,5 @@
-// Copies and fills: the bytes that they touch, and the work that the host knows to be done when they return ("API
-// synchronization behavior", docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html):
-//   - To pageable host memory, and from host to host: the copy is done, in the Async forms too.
-//   - The forms without a stream wait where the host's side is page-locked, or a side managed. From pageable memory they wait for work
-//     that was queued before them, and then until the bytes are staged; device to device for nothing. Fills wait where
-//     the memory is page-locked or managed.
-//   - Of copies with attributes (cuMemcpyBatchAsync, cuMemcpyWithAttributesAsync) nothing is promised. On an H100 they
-//     return before the bytes have come to pageable memory, and they wait for work that was queued before them where
-//     they read pageable memory in stream order, or page-locked memory during the call.
+// Copies and fills: the bytes that they touch, and the work that the host knows to be done when they return
+// (host_waits.hpp).
 // A copy in the legacy default stream comes after what the devices whose memory it touches have queued in their legacy
 // and blocking streams, and before what they queue there afterwards (as two H200s with driver 13.0 do it).
 #include "calls.hpp"
@@ -33,20 +26,10 @@ bool is_on_device(const Call& call, const Extent& extent) {
     return extent.side == Side::Device || call.front.is_on_device(extent.begin);
 }
 
-enum class Wait { Nothing, Before, Copy };  // what the host knows afterwards: nothing, what was queued before, the copy
-
-Wait wait_of(const Call& call, const Copy& copy) {
-    bool to_device = is_on_device(call, copy.target), from_device = is_on_device(call, copy.source);
-    auto is_managed = [&](const Extent& extent) {
-        const Block* block = call.front.engine().find(extent.begin);
-        return block && block->place == Place::Device && !call.front.is_pageable(extent.begin);
-    };
-    if (copy.form == Form::Attributes) return Wait::Nothing;
-    if (copy.form == Form::Sync && (is_managed(copy.target) || is_managed(copy.source))) return Wait::Copy;
-    if (to_device && from_device) return Wait::Nothing;
-    if (!to_device && (!from_device || call.front.is_pageable(copy.target.begin))) return Wait::Copy;
-    if (copy.form == Form::Async) return Wait::Nothing;
-    return to_device && call.front.is_pageable(copy.source.begin) ? Wait::Before : Wait::Copy;
+Where where_is(const Call& call, const Extent& extent) {
+    if (const Pinned* pinned = call.front.find_pinned(extent.begin))
+        return pinned->is_managed() ? Where::Managed : Where::PageLocked;
+    return is_on_device(call, extent) ? Where::Device : Where::Pageable;
 }
 
 }  // namespace
@@ -59,7 +42,7 @@ void Call::work(Stream& on, const Range* ranges, std::size_t count) const {
     noted.what = what;
     std::copy_n(ranges, count, noted.ranges.begin());
     if (host::is_on())
-        for (std::size_t i = 0; i < count; i++) thread.touches_host |= !front.is_pageable(ranges[i].begin);
+        for (std::size_t i = 0; i < count; i++) thread.touches_host |= front.find_pinned(ranges[i].begin) != nullptr;
     noted.count = count;
     thread.changes.note(noted.number);
     front.backlog.keep();
@@ -70,7 +53,7 @@ void Call::fill(Extent target, CUstream handle, Form form) const {
     Stream* on = target.bytes ? stream(handle) : nullptr;
     if (!on) return;
     work(*on, &written, 1);
-    bool waits = form == Form::Sync && !front.is_pageable(target.begin);
+    bool waits = form == Form::Sync && fill_waits(where_is(*this, target));
     if (waits && !on->capture) wait_for(front.engine().queued_on(*on));
 }
 
@@ -113,7 +96,8 @@ void Call::copy(const Copy& copy) const {
     if (!beside.empty()) thread.changes.ordered.push_back({on, front.engine().queued(*on)});
     for (Stream* other : beside) thread.changes.ordered.push_back({other, front.engine().queued(*other)});
     for (Stream* other : beside) front.engine().come_after(*on, front.engine().queued_on(*other));
-    Wait wait = on->capture ? Wait::Nothing : wait_of(*this, copy);
+    Wait wait = on->capture ? Wait::Nothing
+                            : wait_of_copy(where_is(*this, copy.target), where_is(*this, copy.source), copy.form);
     if (wait == Wait::Before) wait_for(front.engine().queued_on(*on));
     work(*on, touched, count);
     for (Stream* other : beside) front.engine().come_after(*other, front.engine().queued_on(*on));
@@ -189,7 +173,7 @@ void copy_batch(const Call& call, const Parameters& p) {
     auto* attributes = static_cast<const Attributes*>(p.attrs);
     bool in_call = std::any_of(attributes, attributes + (attributes ? p.numAttrs : 0), is_for_call);
     bool waits = std::any_of(p.srcs, p.srcs + p.count, [&](CUdeviceptr source) {
-        return !call.front.is_on_device(source) && (in_call || call.front.is_pageable(source));
+        return !call.front.is_on_device(source) && (in_call || !call.front.find_pinned(source));
     });
     Stream* on = waits ? call.stream(p.hStream) : nullptr;
     if (on && !on->capture) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));

@@ -10,9 +10,11 @@ Front& front() {
     return only;
 }
 
-bool Front::is_pageable(u64 address) {
+const Pinned* Front::find_pinned(u64 address) const {
     auto after = pinned_.upper_bound(address);
-    return after == pinned_.begin() || std::prev(after)->second.end <= address;
+    if (after == pinned_.begin()) return nullptr;
+    const Pinned& before = std::prev(after)->second;
+    return before.end > address ? &before : nullptr;
 }
 
 void Front::guard_host() {

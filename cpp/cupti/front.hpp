@@ -18,6 +18,7 @@
 // same order.
 #pragma once
 
+#include "host_waits.hpp"
 #include "mutex.hpp"
 #include "engine/handles.hpp"
 #include "engine/hooks.hpp"
@@ -52,6 +53,8 @@ struct Pinned {
     Operation by = {};  // what made it; managed memory has none
     u64 generation = 0;  // of its block, which the call in progress has ended
     bool registered = false;  // its first and last page may have bytes of other owners
+
+    bool is_managed() const { return !by.name; }
 };
 
 // What a call has changed before the driver has accepted it.
@@ -136,8 +139,6 @@ struct Extent {
 // Where memory is: on the device of the call's context, or perhaps elsewhere.
 enum class Home : u8 { Context, Unknown };
 
-enum class Form { Sync, Async, Attributes };  // of a copy: without a stream, on one, on one and with attributes
-
 struct Copy {
     Extent target, source;
     CUstream stream = nullptr;
@@ -214,7 +215,8 @@ class Front {
         host::forget(begin, found->second.end);
         changes.unpinned.insert(pinned_.extract(found));
     }
-    bool is_pageable(u64 address);
+    // nullptr: the host cannot reach the address, or it is in pageable memory.
+    const Pinned* find_pinned(u64 address) const;
     // True if the address is in memory of a device, or in managed memory.
     bool is_on_device(u64 address) {
         const Block* block = engine().find(address);

@@ -1,14 +1,7 @@
 // Entry points: copies and fills.
 //
-// When a call returns, the host has waited as CUDA promises ("API synchronization behavior",
-// docs.nvidia.com/cuda/cuda-driver-api/api-sync-behavior.html), and not longer, although hardware often waits longer:
-// a program that needs more has to be found.
-//   - To pageable host memory, and from host to host: until the copy is done, in the Async forms too.
-//   - From pageable memory to the device: until the bytes are staged. The transfer may be under way still, so it is not
-//     ordered before the work of a non-blocking stream. The forms without a stream synchronize the stream before they
-//     begin.
-//   - The forms without a stream wait where one side is page-locked or managed; the Async forms do not.
-//   - Device to device, and a fill of device memory: for nothing.
+// When a call returns, the host has waited as CUDA promises, and not longer: see host_waits.hpp. An upload of staged
+// bytes may be under way still, so it is not ordered before the work of a non-blocking stream.
 // A copy in the legacy default stream comes after what the devices whose memory it touches have queued in their legacy
 // and blocking streams, and before what they queue there afterwards; in another stream, and for a fill, only the stream
 // counts. A copy reaches cuMemAlloc's memory of each device, and pool memory where the stream's device has access.
@@ -25,9 +18,9 @@ using namespace sim;
 
 namespace {
 
-CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Sync sync, bool target_on_device,
+CUresult copy(Lock& lock, u64 target, u64 source, size_t bytes, CUstream handle, Form form, bool target_on_device,
               bool source_on_device, Peers peers = Peers::Checked) {
-    return copy(lock, Side{target, target_on_device, bytes}, Side{source, source_on_device, bytes}, handle, sync,
+    return copy(lock, Side{target, target_on_device, bytes}, Side{source, source_on_device, bytes}, handle, form,
                 peers);
 }
 
@@ -58,14 +51,14 @@ CUresult side_of(Given given, size_t width, size_t rows, size_t planes, Side* si
     return CUDA_SUCCESS;
 }
 
-CUresult copy_rows(Lock& lock, const CUDA_MEMCPY2D* c, CUstream handle, Sync sync) {
+CUresult copy_rows(Lock& lock, const CUDA_MEMCPY2D* c, CUstream handle, Form form) {
     if (!c) return CUDA_ERROR_INVALID_VALUE;
     Side to, from;
     Given target{c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY, 0, c->dstPitch, 0};
     Given source{c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY, 0, c->srcPitch, 0};
     REFUSE_IF(side_of(target, c->WidthInBytes, c->Height, 1, &to));
     REFUSE_IF(side_of(source, c->WidthInBytes, c->Height, 1, &from));
-    return copy(lock, to, from, handle, sync);
+    return copy(lock, to, from, handle, form);
 }
 
 template <class Parameters>  // of two devices or of one
@@ -81,10 +74,10 @@ CUresult sides(const Parameters* c, Side* to, Side* from) {
 }
 
 template <class Parameters>
-CUresult copy_planes(Lock& lock, const Parameters* c, CUstream handle, Sync sync, Peers peers) {
+CUresult copy_planes(Lock& lock, const Parameters* c, CUstream handle, Form form, Peers peers) {
     Side to, from;
     REFUSE_IF(sides(c, &to, &from));
-    return copy(lock, to, from, handle, sync, peers);
+    return copy(lock, to, from, handle, form, peers);
 }
 
 void fill_row(u8* bytes, u32 value, size_t width, size_t count) {
@@ -95,7 +88,8 @@ void fill_row(u8* bytes, u32 value, size_t width, size_t count) {
     }
 }
 
-CUresult fill(Lock& lock, u64 target, u32 value, size_t width, FilledRows rows, CUstream handle, Sync sync = Sync::No) {
+CUresult fill(Lock& lock, u64 target, u32 value, size_t width, FilledRows rows, CUstream handle,
+              Form form = Form::Async) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
     if (!rows.count || !rows.height) return CUDA_SUCCESS;
@@ -103,7 +97,8 @@ CUresult fill(Lock& lock, u64 target, u32 value, size_t width, FilledRows rows, 
     REFUSE_IF(work_of_fill(stream->context, target, value, width, rows, &work));
     Position position;
     REFUSE_IF(submit(lock, stream, std::move(work), &position));
-    if (sync == Sync::Yes && !memory().in_arena(target)) synchronize(lock, position, queued(stream));
+    if (form == Form::Sync && check::fill_waits(where_is({target, true, 1})))
+        synchronize(lock, position, queued(stream));
     return CUDA_SUCCESS;
 }
 
@@ -142,56 +137,58 @@ CUresult work_of_fill(const Context* context, u64 target, u32 value, size_t widt
     }
 
 COPY(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", (CUdeviceptr d, const void* s, size_t n, CUstream h), d, address_of(s),
-     n, h, Sync::No, true, false)
+     n, h, Form::Async, true, false)
 COPY(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", (void* d, CUdeviceptr s, size_t n, CUstream h), address_of(d), s, n, h,
-     Sync::No, false, true)
+     Form::Async, false, true)
 COPY(cuMemcpyDtoDAsync_v2, "cuMemcpyDtoDAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h), d, s, n, h,
-     Sync::No, true, true)
-COPY(cuMemcpyAsync, "cuMemcpyAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h), d, s, n, h, Sync::No, false,
-     false)
+     Form::Async, true, true)
+COPY(cuMemcpyAsync, "cuMemcpyAsync", (CUdeviceptr d, CUdeviceptr s, size_t n, CUstream h), d, s, n, h, Form::Async,
+     false, false)
 COPY(cuMemcpyPeerAsync, "cuMemcpyPeerAsync", (CUdeviceptr d, CUcontext, CUdeviceptr s, CUcontext, size_t n, CUstream h),
-     d, s, n, h, Sync::No, true, true, Peers::Any)
-COPY(cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr d, const void* s, size_t n), d, address_of(s), n, nullptr, Sync::Yes,
-     true, false)
-COPY(cuMemcpyDtoH_v2, "cuMemcpyDtoH", (void* d, CUdeviceptr s, size_t n), address_of(d), s, n, nullptr, Sync::Yes,
+     d, s, n, h, Form::Async, true, true, Peers::Any)
+COPY(cuMemcpyHtoD_v2, "cuMemcpyHtoD", (CUdeviceptr d, const void* s, size_t n), d, address_of(s), n, nullptr,
+     Form::Sync, true, false)
+COPY(cuMemcpyDtoH_v2, "cuMemcpyDtoH", (void* d, CUdeviceptr s, size_t n), address_of(d), s, n, nullptr, Form::Sync,
      false, true)
-COPY(cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::Yes, true, true)
+COPY(cuMemcpyDtoD_v2, "cuMemcpyDtoD", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Form::Sync, true,
+     true)
 COPY(cuMemcpyPeer, "cuMemcpyPeer", (CUdeviceptr d, CUcontext, CUdeviceptr s, CUcontext, size_t n), d, s, n, nullptr,
-     Sync::Yes, true, true, Peers::Any)
-COPY(cuMemcpy, "cuMemcpy", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Sync::Yes, false, false)
+     Form::Sync, true, true, Peers::Any)
+COPY(cuMemcpy, "cuMemcpy", (CUdeviceptr d, CUdeviceptr s, size_t n), d, s, n, nullptr, Form::Sync, false, false)
 
 #define COPY_ROWS(symbol, base, parameters, ...) \
     EXPORT CUresult symbol parameters { \
         return api_call(CALL(base), [&](Lock& lock) { return copy_rows(lock, __VA_ARGS__); }); \
     }
-COPY_ROWS(cuMemcpy2DAsync_v2, "cuMemcpy2DAsync", (const CUDA_MEMCPY2D* c, CUstream h), c, h, Sync::No)
-COPY_ROWS(cuMemcpy2D_v2, "cuMemcpy2D", (const CUDA_MEMCPY2D* c), c, nullptr, Sync::Yes)
-COPY_ROWS(cuMemcpy2DUnaligned_v2, "cuMemcpy2DUnaligned", (const CUDA_MEMCPY2D* c), c, nullptr, Sync::Yes)
+COPY_ROWS(cuMemcpy2DAsync_v2, "cuMemcpy2DAsync", (const CUDA_MEMCPY2D* c, CUstream h), c, h, Form::Async)
+COPY_ROWS(cuMemcpy2D_v2, "cuMemcpy2D", (const CUDA_MEMCPY2D* c), c, nullptr, Form::Sync)
+COPY_ROWS(cuMemcpy2DUnaligned_v2, "cuMemcpy2DUnaligned", (const CUDA_MEMCPY2D* c), c, nullptr, Form::Sync)
 
 #define COPY_PLANES(symbol, base, parameters, ...) \
     EXPORT CUresult symbol parameters { \
         return api_call(CALL(base), [&](Lock& lock) { return copy_planes(lock, __VA_ARGS__); }); \
     }
-COPY_PLANES(cuMemcpy3DAsync_v2, "cuMemcpy3DAsync", (const CUDA_MEMCPY3D* c, CUstream h), c, h, Sync::No, Peers::Checked)
-COPY_PLANES(cuMemcpy3D_v2, "cuMemcpy3D", (const CUDA_MEMCPY3D* c), c, nullptr, Sync::Yes, Peers::Checked)
-COPY_PLANES(cuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync", (const CUDA_MEMCPY3D_PEER* c, CUstream h), c, h, Sync::No,
+COPY_PLANES(cuMemcpy3DAsync_v2, "cuMemcpy3DAsync", (const CUDA_MEMCPY3D* c, CUstream h), c, h, Form::Async,
+            Peers::Checked)
+COPY_PLANES(cuMemcpy3D_v2, "cuMemcpy3D", (const CUDA_MEMCPY3D* c), c, nullptr, Form::Sync, Peers::Checked)
+COPY_PLANES(cuMemcpy3DPeerAsync, "cuMemcpy3DPeerAsync", (const CUDA_MEMCPY3D_PEER* c, CUstream h), c, h, Form::Async,
             Peers::Any)
-COPY_PLANES(cuMemcpy3DPeer, "cuMemcpy3DPeer", (const CUDA_MEMCPY3D_PEER* c), c, nullptr, Sync::Yes, Peers::Any)
+COPY_PLANES(cuMemcpy3DPeer, "cuMemcpy3DPeer", (const CUDA_MEMCPY3D_PEER* c), c, nullptr, Form::Sync, Peers::Any)
 
 FILL(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr d, unsigned char v, size_t n, CUstream h), d, v, 1, n, h)
 FILL(cuMemsetD16Async, "cuMemsetD16Async", (CUdeviceptr d, unsigned short v, size_t n, CUstream h), d, v, 2, n, h)
 FILL(cuMemsetD32Async, "cuMemsetD32Async", (CUdeviceptr d, unsigned v, size_t n, CUstream h), d, v, 4, n, h)
 // The forms without a stream are on the legacy default stream, and wait for page-locked and managed memory alone.
-FILL(cuMemsetD8_v2, "cuMemsetD8", (CUdeviceptr d, unsigned char v, size_t n), d, v, 1, n, nullptr, Sync::Yes)
-FILL(cuMemsetD16_v2, "cuMemsetD16", (CUdeviceptr d, unsigned short v, size_t n), d, v, 2, n, nullptr, Sync::Yes)
-FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v, 4, n, nullptr, Sync::Yes)
+FILL(cuMemsetD8_v2, "cuMemsetD8", (CUdeviceptr d, unsigned char v, size_t n), d, v, 1, n, nullptr, Form::Sync)
+FILL(cuMemsetD16_v2, "cuMemsetD16", (CUdeviceptr d, unsigned short v, size_t n), d, v, 2, n, nullptr, Form::Sync)
+FILL(cuMemsetD32_v2, "cuMemsetD32", (CUdeviceptr d, unsigned v, size_t n), d, v, 4, n, nullptr, Form::Sync)
 
 #define FILL_ROWS(bits, type) \
     FILL(cuMemsetD2D##bits##Async, "cuMemsetD2D" #bits "Async", \
          (CUdeviceptr d, size_t pitch, type v, size_t n, size_t height, CUstream h), d, v, bits / 8, \
          FilledRows(n, height, pitch), h) \
     FILL(cuMemsetD2D##bits##_v2, "cuMemsetD2D" #bits, (CUdeviceptr d, size_t pitch, type v, size_t n, size_t height), \
-         d, v, bits / 8, FilledRows(n, height, pitch), nullptr, Sync::Yes)
+         d, v, bits / 8, FilledRows(n, height, pitch), nullptr, Form::Sync)
 FILL_ROWS(8, unsigned char)
 FILL_ROWS(16, unsigned short)
 FILL_ROWS(32, unsigned)

@@ -10,22 +10,12 @@
 
 namespace sim {
 
+using check::Wait;
+using check::Where;
+
 namespace {
 
 bool in_arena(u64 address) { return memory().in_arena(address); }
-
-enum class Wait { Nothing, Before, Copy };  // for what the host waits: nothing, what was queued before, the copy
-
-// `pageable`: neither the device's memory nor page-locked.
-Wait wait_of(u64 target, u64 source, bool target_pageable, bool source_pageable, Sync sync) {
-    bool managed = is_managed(target) || is_managed(source);
-    bool to_device = in_arena(target) || is_managed(target), from_device = in_arena(source) || is_managed(source);
-    if (target_pageable || !(to_device || from_device)) return Wait::Copy;
-    if (sync == Sync::No) return Wait::Nothing;
-    if (managed) return Wait::Copy;
-    if (to_device && from_device) return Wait::Nothing;
-    return to_device && source_pageable ? Wait::Before : Wait::Copy;
-}
 
 bool copy_reaches(const Context* context, u64 address, Use use) {
     const Block* block = find_block(address);
@@ -57,6 +47,12 @@ bool is_there(const Side& side) {
 
 }  // namespace
 
+Where where_is(const Side& side) {
+    if (is_managed(side.begin)) return Where::Managed;
+    if (in_arena(side.begin)) return Where::Device;
+    return on_device(side.begin, side.bytes()) ? Where::PageLocked : Where::Pageable;
+}
+
 CUresult check_copy(const Context* context, const Side& to, const Side& from, Peers peers) {
     if (!is_there(to) || !is_there(from)) return CUDA_ERROR_INVALID_VALUE;
     bool reached = copy_reaches(context, from.begin, Use::Read) && copy_reaches(context, to.begin, Use::Write);
@@ -84,23 +80,22 @@ Work work_of_copy(const Side& to, const Side& from, Source source) {
     return work;
 }
 
-CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, Sync sync, Peers peers) {
+CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, Form form, Peers peers) {
     Stream* stream;
     REFUSE_IF(find_stream(handle, &stream));
     if (!to.width || !to.height || !to.depth) return CUDA_SUCCESS;
     u64 target = to.begin, source = from.begin;
-    bool device_target = on_device(target, to.bytes()), device_source = on_device(source, from.bytes());
     REFUSE_IF(check_copy(stream->context, to, from, peers));
-    Wait wait = wait_of(target, source, !device_target, !device_source, sync);
+    Wait wait = check::wait_of_copy(where_is(to), where_is(from), form);
     if (stream->capture) {
-        if (sync == Sync::Yes) return check_not_capturing(stream);
+        if (form == Form::Sync) return check_not_capturing(stream);
         wait = Wait::Nothing;  // a node of the graph, which reads and writes host memory at each launch
     }
     REFUSE_IF(check_legacy_use(stream));
     std::set<Stream*> beside = legacy_streams_beside(stream, target, source);
     for (Stream* other : beside) come_after_legacy(lock, stream, other);
     if (wait == Wait::Before) REFUSE_IF(synchronize_stream(lock, stream));
-    bool staged_now = !device_source && wait != Wait::Copy && !stream->capture;
+    bool staged_now = where_is(from) == Where::Pageable && wait != Wait::Copy && !stream->capture;
     Position position;
     Work work = work_of_copy(to, from, staged_now ? Source::Now : Source::InOrder);
     REFUSE_IF(submit(lock, stream, std::move(work), &position));

@@ -1,12 +1,13 @@
-// Copies between any two places: the bytes of both sides, and the work that copies them. api_transfer.cpp says for what
-// the host waits.
+// Copies between any two places: the bytes of both sides, and the work that copies them. host_waits.hpp says for what the
+// host waits.
 #pragma once
 
+#include "host_waits.hpp"
 #include "memory.hpp"
 
 namespace sim {
 
-enum class Sync { No, Yes };
+using check::Form;
 enum class Peers { Checked, Any };  // cuMemcpyPeer finds a way between any two devices
 
 // One side of a copy: rows of `width` bytes that begin `pitch` bytes apart, in planes that begin `plane` bytes apart.
@@ -23,6 +24,9 @@ struct Side {
     u8* row(u8* first, size_t of_plane, size_t index) const { return first + of_plane * plane + index * pitch; }
     void touched_by(Work& work, Use use) const { work.touches(begin, bytes(), use, rows(), has_planes() ? begin : 0); }
 };
+
+// As its address says.
+check::Where where_is(const Side& side);
 
 // Refused where one side does not exist, or the context cannot reach it.
 CUresult check_copy(const Context* context, const Side& to, const Side& from, Peers peers);
@@ -43,6 +47,6 @@ struct FilledRows {
 // Elements of `width` bytes. Refused where the memory does not exist, or the context cannot reach it.
 CUresult work_of_fill(const Context* context, u64 target, u32 value, size_t width, const FilledRows& rows, Work* work);
 
-CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, Sync sync, Peers peers = Peers::Checked);
+CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, Form form, Peers peers = Peers::Checked);
 
 }  // namespace sim

@@ -184,7 +184,7 @@ def planted_texts(folder: Path, planted: list[Defect]) -> dict[str, str]:
             texts[file] = texts[file].replace(old, new)
     for file, text in texts.items():
         if PLANTED.search(text):
-            place = text.index("#include")
+            place = re.search(r"^(#include|namespace)", text, re.M).start()
             texts[file] = f'{text[:place]}#include "planted.hpp"\n{text[place:]}'
     return texts | {"planted.hpp": "#pragma once\nnamespace check { bool planted(const char* name); }\n",
                     "planted.cpp": PLANTED_SOURCE}
