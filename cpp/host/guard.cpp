@@ -102,9 +102,9 @@ bool start(SiteOf site_of) {
     if (on) return true;
     follow_forks();
     if (!have_handlers(sigaction)) return false;
-    of_preload = watch_calls();
-    on = true;
-    return true;
+    of_preload = watch_calls();  // from here on sigaction() is the program's
+    on = !of_preload || have_handlers(of_preload);
+    return on;
 }
 
 bool is_on() { return on; }

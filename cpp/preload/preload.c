@@ -23,11 +23,6 @@
 
 static const struct xlogmem_host_hooks* _Atomic hooks;
 
-EXPORT xlogmem_host_set_action* xlogmem_host_watch_calls(const struct xlogmem_host_hooks* given) {
-    hooks = given;
-    return (xlogmem_host_set_action*)dlsym(RTLD_NEXT, "sigaction");
-}
-
 enum { kReads, kWrites, kMostParts = 64 };
 
 static bool before(const void* begin, size_t bytes, int writes) {
@@ -55,6 +50,14 @@ static void after_parts(const bool* opened, const struct iovec* parts, size_t co
     static __typeof__(name)* _Atomic found; \
     __typeof__(name)* real = found; \
     if (!real) found = real = (__typeof__(name)*)dlsym(RTLD_NEXT, #name)
+
+// A call of dlsym() that is the last of its function would return to another library, whose next one RTLD_NEXT would be:
+// hence FIND here, too.
+EXPORT xlogmem_host_set_action* xlogmem_host_watch_calls(const struct xlogmem_host_hooks* given) {
+    FIND(sigaction);
+    if (real) hooks = given;
+    return real;
+}
 
 #define ONE(type, name, parameters, arguments, begin, bytes, writes) \
     EXPORT type name parameters { \

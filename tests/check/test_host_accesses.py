@@ -105,6 +105,19 @@ def test_a_flag_that_a_kernel_writes_is_no_certain_finding(checked):
     assert (done.returncode, done.pairs) == (0, [("write/read", False)]), done.stderr
 
 
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_crash_is_the_programs_own(checked, guarded):
+    """... whether anything is guarded or not: it ends the process."""
+    done = checked(BEGIN + f"""
+buffer = pinned(4096)
+if {guarded}:
+    upload(buffer)
+ctypes.string_at(8)
+""")
+    assert done.returncode == 3
+    assert "the program was ended by SIGSEGV" in done.stderr
+
+
 def test_memory_that_ends_while_it_is_uploaded(checked):
     """It was registered, and is unmapped without a word to the driver: malloc has its own mapping for so much."""
     done = checked(BEGIN + """
