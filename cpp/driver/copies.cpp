@@ -86,7 +86,8 @@ CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, For
     if (!to.width || !to.height || !to.depth) return CUDA_SUCCESS;
     u64 target = to.begin, source = from.begin;
     REFUSE_IF(check_copy(stream->context, to, from, peers));
-    Wait wait = check::wait_of_copy(where_is(to), where_is(from), form);
+    Where read = where_is(from);
+    Wait wait = check::wait_of_copy(where_is(to), read, form);
     if (stream->capture) {
         if (form == Form::Sync) return check_not_capturing(stream);
         wait = Wait::Nothing;  // a node of the graph, which reads and writes host memory at each launch
@@ -95,7 +96,7 @@ CUresult copy(Lock& lock, const Side& to, const Side& from, CUstream handle, For
     std::set<Stream*> beside = legacy_streams_beside(stream, target, source);
     for (Stream* other : beside) come_after_legacy(lock, stream, other);
     if (wait == Wait::Before) REFUSE_IF(synchronize_stream(lock, stream));
-    bool staged_now = where_is(from) == Where::Pageable && wait != Wait::Copy && !stream->capture;
+    bool staged_now = read == Where::Pageable && wait != Wait::Copy && !stream->capture;
     Position position;
     Work work = work_of_copy(to, from, staged_now ? Source::Now : Source::InOrder);
     REFUSE_IF(submit(lock, stream, std::move(work), &position));

@@ -15,7 +15,8 @@
 // loaded before libc, preload.c, opens the page for them and makes them accesses. Without this library no page is
 // protected that has other bytes than those of the range.
 //
-// All functions but those of the handlers are called under the front end's lock.
+// All functions but those of the handlers, has_notes(), enter_driver() and leave_driver() are called under the front
+// end's lock.
 #pragma once
 
 #include "engine/host_use.hpp"
@@ -65,6 +66,7 @@ bool has_notes();
 void enter_driver();
 void leave_driver();
 
+// From its making to its end the thread is in the driver.
 class OfDriver {
   public:
     OfDriver() { enter_driver(); }
