@@ -39,7 +39,7 @@ TRANSLATED = Path("build/cython")
 KEYWORDS = str(ROOT / "xlogmem/_base/keywords.hpp")     # included by each translated module
 SHARED = sorted(map(str, ROOT.glob("cpp/*.hpp")))
 # The engine of the check and its reader of kernels are in two libraries, and compiled once.
-ENGINE = ("cpp/engine", "cpp/host", "cpp/kernels")
+ENGINE = ("cpp/engine", "cpp/host", "cpp/kernels", "cpp/native")
 CORES = len(os.sched_getaffinity(0))
 # Optimisation of a release build, by module.  Those on the paths that benchmarks/instructions.py counts have what the
 # counts need; the others compile in half the time.  To blocks, of -O3 the inlining alone makes a difference.

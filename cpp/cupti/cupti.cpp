@@ -1,5 +1,6 @@
 // The subscription to driver calls, and the functions for Python.
 #include "callers.hpp"
+#include "native/native.hpp"
 #include "calls.hpp"
 #include "driver.hpp"
 
@@ -221,16 +222,9 @@ using namespace check;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// The driver calls this function in each process that initialises the driver, if CUDA_INJECTION64_PATH names this
-// library.
-EXPORT int InitializeInjection() {
-    static std::once_flag once;
-    std::call_once(once, [] {
-        const char* path = getenv("XLOGMEM_CHECK_CUPTI");
-        failure() = start(path ? path : "libcupti.so");
-        pthread_atfork(nullptr, nullptr, at_fork);
-    });
-    return 1;
+
+namespace {
+bool has_journal = false;  // findings are kept from the beginning of this process on
 }
 
 EXPORT int xcheck_is_watching() { return is_watching(); }
@@ -368,7 +362,7 @@ void end_journal() {
         std::unique_lock<xlogmem_mutex> guard(front().lock, std::try_to_lock);
         if (!guard) continue;
         front().judge_host(0);
-        return front().engine().end_journal();
+        return front().engine().end_journal("{" + front().notes() + "}");
     }
 }
 
@@ -381,7 +375,34 @@ EXPORT void xcheck_keep_findings(int file, Journal::FramesOf frames_of) {
         pthread_atfork(nullptr, nullptr, [] { front().keep_findings(nullptr); });
         atexit(end_journal);
     });
+    has_journal = true;
     std::lock_guard<xlogmem_mutex> guard(front().lock);
     Engine& engine = front().engine();
     front().keep_findings(std::make_shared<Journal>(file, engine, front().handles().notes(), frames_of));
+}
+
+namespace {
+
+// See native/native.hpp.
+void begin_without_python() {
+    int journal = has_journal ? -1 : native::new_journal();
+    if (journal < 0) return;
+    xcheck_keep_findings(journal, native::frames_of);
+    xcheck_find_sites(native::place_of_caller);
+    xcheck_guard_host(native::place_of_caller);
+}
+
+}  // namespace
+
+// The driver calls this function in each process that initialises the driver, if CUDA_INJECTION64_PATH names this
+// library.
+EXPORT int InitializeInjection() {
+    static std::once_flag once;
+    std::call_once(once, [] {
+        begin_without_python();
+        const char* path = getenv("XLOGMEM_CHECK_CUPTI");
+        failure() = start(path ? path : "libcupti.so");
+        pthread_atfork(nullptr, nullptr, at_fork);
+    });
+    return 1;
 }

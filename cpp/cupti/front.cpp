@@ -52,18 +52,21 @@ void Front::undo(const Changes& changes) {
     }
 }
 
-std::string Front::report() {
+std::string Front::notes() {
     std::string calls;
     for (auto& [name, count] : unseen_)
         calls += (calls.empty() ? "" : ", ") + quoted(name) + ": " + std::to_string(count);
+    return "\"unseen\": {" + calls + "}, \"launches\": " + std::to_string(launches_) +
+           ", \"unknown_launches\": " + std::to_string(unknown_launches_) +
+           ", \"dropped\": " + std::to_string(engine().dropped());
+}
+
+std::string Front::report() {
     Engine& engine = this->engine();
     judge_host(0);
     engine.decide_all_frees();
     return "{\"findings\": " + as_json(engine, handles_.notes()) +
-           ", \"omissions\": " + omissions_as_json(engine, handles_.notes()) + ", \"unseen\": {" + calls +
-           "}, \"launches\": " + std::to_string(launches_) +
-           ", \"unknown_launches\": " + std::to_string(unknown_launches_) +
-           ", \"dropped\": " + std::to_string(engine.dropped()) + "}";
+           ", \"omissions\": " + omissions_as_json(engine, handles_.notes()) + ", " + notes() + "}";
 }
 
 }  // namespace check

@@ -1,6 +1,7 @@
 // Entry points: initialisation, devices.
 #include "calls.hpp"
 #include "memory.hpp"
+#include "watch.hpp"
 
 #include <cstdio>
 #include <cstring>
@@ -62,6 +63,7 @@ EXPORT CUresult cuInit(unsigned flags) {
             config.find_devices();
             if (config.devices == 0) return CUDA_ERROR_NO_DEVICE;
             driver().gate = CUDA_SUCCESS;
+            begin_without_python();
             driver().engine.page().used = 1;
             return CUDA_SUCCESS;
         },

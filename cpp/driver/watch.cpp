@@ -2,11 +2,13 @@
 #include "watch.hpp"
 
 #include "memory.hpp"
+#include "unknown.hpp"
 
 #include "engine/records.hpp"
 #include "host/guard.hpp"
 #include "host/judge.hpp"
 #include "kernels/followed.hpp"
+#include "native/native.hpp"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -258,19 +260,35 @@ std::string findings_as_json() {
 
 namespace {
 
+std::string notes_as_json() {
+    std::string text = "{\"computed_nothing\": " + std::to_string(unknown_kernels().launches) + ", \"not_judged\": {";
+    const char* before = "";
+    for (auto& kernel : unknown_kernels().not_judged) {
+        if (!kernel.second) continue;
+        text += before + check::quoted(kernel.first) + ": " + std::to_string(kernel.second);
+        before = ", ";
+    }
+    return text + "}}";
+}
+
 // A process ends by C's exit() too, where Python has no say. A thread that has the lock may be the one that exits.
 void end_journal() {
     for (int turns = 0; turns < 100; turns++, usleep(1000)) {
         Lock lock(driver().mutex, std::try_to_lock);
         if (!lock) continue;
         judge_host();
-        return engine().end_journal();
+        return engine().end_journal(notes_as_json());
     }
 }
 
 }  // namespace
 
+namespace {
+bool has_journal = false;  // findings are kept from the beginning of this process on
+}
+
 void keep_findings(int file, check::Journal::FramesOf frames_of) {
+    has_journal = true;
     static const bool once = [] {
         pthread_atfork(nullptr, nullptr, [] { engine().write_to(nullptr); });
         atexit(end_journal);
@@ -278,6 +296,15 @@ void keep_findings(int file, check::Journal::FramesOf frames_of) {
     }();
     (void)once;
     engine().write_to(std::make_shared<check::Journal>(file, engine(), stream_notes(), frames_of));
+}
+
+void begin_without_python() {
+    int journal = has_journal ? -1 : check::native::new_journal();
+    if (journal < 0) return;
+    keep_findings(journal, check::native::frames_of);
+    site_of_caller = check::native::place_of_caller;
+    driver().config.unknown_kernels = true;
+    if (check::host::start(check::native::place_of_caller)) engine().take_host_uses();
 }
 
 std::string omissions_as_json() { return check::omissions_as_json(engine(), stream_notes()); }

@@ -69,5 +69,7 @@ std::string findings_as_json();
 // Findings go to this file as they are made. A forked child has a journal of its own, or none.
 void keep_findings(int file, check::Journal::FramesOf frames_of);
 std::string omissions_as_json();
+// In the first cuInit: see native/native.hpp.
+void begin_without_python();
 
 }  // namespace sim

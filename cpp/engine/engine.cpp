@@ -339,8 +339,9 @@ void Engine::write_to(std::shared_ptr<Journal> journal) {
     journal_ = std::move(journal);
 }
 
-void Engine::end_journal() {
+void Engine::end_journal(const std::string& notes) {
     decide_all_frees();
+    if (journal_) journal_->note(notes);
     page_->ended = 1;
 }
 

@@ -207,8 +207,8 @@ class Engine {
     // Writes findings to the journal as they are made; nullptr ends that.
     void write_to(std::shared_ptr<Journal> journal);
     JournalPage& page() { return *page_; }
-    // The process ends, and no call is judged any more.
-    void end_journal();
+    // The process ends, and no call is judged any more. `notes`: JSON of the front end's.
+    void end_journal(const std::string& notes);
     u64 dropped() const { return dropped_; }  // accesses for which there was no room: races with them are not seen
 
   private:

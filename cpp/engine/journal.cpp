@@ -88,6 +88,10 @@ void Journal::write(u64 number, const Finding& finding) {
 
 void Journal::drop(u64 number) { append("{\"number\": " + std::to_string(number) + ", \"finding\": null}\n"); }
 
+void Journal::note(const std::string& notes) {
+    if (!mapped_.is_cut()) output_.append("{\"notes\": " + notes + "}\n");
+}
+
 void Journal::clear() { append("{\"cleared\": true}\n"); }
 
 }  // namespace check

@@ -6,6 +6,7 @@
 //     {"stack": number, "frames": …}         of a place in the program, before the first finding that names it
 //     {"number": number, "finding": …}       as in records.hpp; null: it is a finding no more
 //     {"cleared": true}                      all findings before this line are forgotten
+//     {"notes": …}                           at the end, the front end's own: what the findings may lack
 // xlogmem/check/processes.py reads this, and knows by the mark and the number of lines that the file is whole. In a file
 // that was truncated, lines would lie where the page was: nothing is written there any more, and it stays too short.
 #pragma once
@@ -47,6 +48,7 @@ class Journal {
     void write(u64 number, const Finding& finding);
     void drop(u64 number);
     void clear();
+    void note(const std::string& notes);
 
   private:
     Output output_;

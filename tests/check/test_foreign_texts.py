@@ -131,7 +131,7 @@ def test_a_python_without_xlogmem(tmp_path):
 
 @pytest.mark.simulator
 def test_a_line_of_the_simulated_driver():
-    program = "import ctypes; from xlogmem import sim; ctypes.CDLL(sim._library_path()).cuInit(0)"
+    program = "import ctypes; from xlogmem import sim; ctypes.CDLL(sim.library_path()).cuInit(0)"
     settings = ENVIRONMENT | {"XLOGMEM_SIM": f"{HOSTILE}=1", "XLOGMEM_SIMULATE": "0"}
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=variables() | settings,
                          timeout=60)

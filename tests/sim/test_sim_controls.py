@@ -162,7 +162,7 @@ def test_a_call_is_held_up_without_the_gil(simulator):
 @pytest.mark.parametrize("gil", [False, True])
 def test_a_held_call_loses_patience(simulator, gil):
     """A caller that keeps the GIL in the driver stops the thread that would release it: the hold says so."""
-    library = (ctypes.PyDLL if gil else ctypes.CDLL)(sim._library_path())
+    library = (ctypes.PyDLL if gil else ctypes.CDLL)(sim.library_path())
     hold = simulator.hold("cuCtxSynchronize", patience=0.3 if gil else 30)
     thread = threading.Thread(target=library.cuCtxSynchronize)
     thread.start()

@@ -60,7 +60,7 @@ def test_a_real_driver_is_not_replaced(tmp_path):
 def test_preloaded(simulator):
     done = run("from cuda.bindings import driver; print(driver.cuInit(0)[0].name);"
                "from xlogmem import sim; print(sim.installed()); sim.simulator().reset('min')",
-               LD_PRELOAD=":".join(filter(None, (os.environ.get("LD_PRELOAD"), sim._library_path()))))
+               LD_PRELOAD=":".join(filter(None, (os.environ.get("LD_PRELOAD"), sim.library_path()))))
     assert done.stdout == "CUDA_SUCCESS\nTrue\n", done.stderr
 
 

@@ -162,7 +162,7 @@ def test_a_variable_for_one_setting_is_an_error(name, said):
 def test_the_driver_refuses_without_xlogmem_too():
     """A program that has loaded the library by itself: the driver prints what is wrong, and cannot be initialised.  A
     later `install` raises it."""
-    begin = f"import ctypes; driver = ctypes.CDLL({sim._library_path()!r}); print(driver.cuInit(0), driver.cuInit(0))\n"
+    begin = f"import ctypes; driver = ctypes.CDLL({sim.library_path()!r}); print(driver.cuInit(0), driver.cuInit(0))\n"
     count = "print(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int())))\n"
     wrong = installed("devices=9", begin + count + "from xlogmem import sim; sim.install()", XLOGMEM_SIM_SEED="1")
     assert wrong.stdout == "1 1\n3\n"

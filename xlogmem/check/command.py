@@ -13,7 +13,7 @@ from typing import IO, Any
 
 from xlogmem import sim
 from xlogmem._base.private import Folder, private_folder
-from xlogmem.check import audit, gpu, ignored, outputs, processes
+from xlogmem.check import audit, gpu, ignored, native, outputs, processes
 from xlogmem.check.findings import Finding, merged
 
 __all__ = ["CERTAIN", "PROGRAM_FAILED", "WRONG_USAGE", "Outcome", "environment", "run"]
@@ -52,6 +52,8 @@ def run(command: list[str], environment: dict[str, str], record: str | None = No
             private_folder(folder) as opened:
         path = os.pathsep.join(filter(None, [str(INJECT), os.environ.get("PYTHONPATH")]))
         variables = os.environ | environment | {"XLOGMEM_CHECK": folder, "PYTHONPATH": path}
+        if environment.get("XLOGMEM_CHECK_GPU") == "0":
+            variables |= native.environment(Path(folder, "libraries"))
         if record:
             variables["XLOGMEM_CHECK_RECORD"] = "1"
         program = subprocess.Popen(command, env=variables)

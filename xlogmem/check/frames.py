@@ -15,13 +15,16 @@ _library = {str(Path(path).resolve()) for name in ("stdlib", "platstdlib", "pure
 CALLERS = {"_pytest": "pytest", "pluggy": "pytest", "pytest_asyncio": "pytest", "hypothesis": "hypothesis",
            "unittest": "unittest", "threading": "threading", "concurrent": "concurrent.futures", "asyncio": "asyncio",
            "anyio": "anyio"}
+# Headers and libraries of a compiled program's surroundings.
+SYSTEM = ("/usr/include/", "/usr/lib/", "/lib/", "/lib64/", "/usr/lib64/", "/usr/local/cuda")
 COMPILED = (".pyx", ".pxi", ".pxd")
 _package = str(Path(__file__).resolve().parents[1])
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of a program: `line` counts from 1, `function` is the qualified name."""
+    """A line of a program: `line` counts from 1, `function` is the qualified name.  In a compiled program whose lines are
+    not known `line` is 0 and `file` the program's, or a library's."""
 
     file: str
     line: int
@@ -32,7 +35,7 @@ class Frame:
         return linecache.getline(self.file, self.line).strip()
 
     def __str__(self) -> str:
-        return f"{shortened(self.file)}:{self.line}"
+        return f"{shortened(self.file)}:{self.line}" if self.line else shortened(self.file)
 
 
 def place_in(stack: tuple[Frame, ...]) -> Frame | None:
@@ -79,6 +82,8 @@ def is_of_program(file: str) -> bool:
         path = Path(file).resolve()
     except (OSError, ValueError, RuntimeError):         # no name of a file, or links in a circle
         return True
+    if file.startswith(SYSTEM):
+        return False
     if path.suffix in COMPILED and not path.exists():   # Cython code of a library, in a traceback
         return False
     return "site-packages" not in path.parts and not any(path.is_relative_to(one) for one in (*_library, _package))

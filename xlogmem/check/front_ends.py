@@ -5,22 +5,19 @@ import os
 import re
 import sys
 import traceback
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from xlogmem import sim
-from xlogmem._base.units import counted
 from xlogmem.check import gpu, missing, neighbours, sites
 from xlogmem.check.neighbours import noted, pieces
+from xlogmem.check.notes import of_gpu, of_simulator
 
 __all__ = ["FrontEnd", "Report", "begin"]
 
 # Parts of CuPy, and packages, in whose libraries NVIDIA's runtime is linked: docs/check.md lists them.
 HAS_ITS_OWN_RUNTIME = re.compile(r"/(?:rmm|cudf|pylibcudf|warp|cuml|cugraph)/"
                                  r"|(?:cub|cufft|cusparse|cusolver)\.pyx$")
-
-MOST_NAMES = 3                                          # of kernels, in a note
 
 
 @dataclass
@@ -77,21 +74,6 @@ def reasons_of_failure(error: BaseException | None, launches: int) -> list[str]:
                     for name in missing.functions(error)]
 
 
-def not_judged(unknown: dict[str, int]) -> list[str]:
-    """Say of how many launches it is not known what they do to memory, and of which kernels the most are."""
-    if not unknown:
-        return []
-    kernels = Counter[str]()
-    for name, count in unknown.items():
-        short, angle, _ = name.removeprefix("void ").partition("<")
-        kernels[f"{short}<...>" if angle else short] += count
-    names = sorted(kernels, key=lambda name: (-kernels[name], name))
-    more = f" and {counted(len(names) - MOST_NAMES, 'more kernel')}" if len(names) > MOST_NAMES else ""
-    launched = counted(sum(unknown.values()), "launch was", "launches were")
-    return [f"{launched} not judged, because it is not known what these kernels do to memory: "
-            f"{', '.join(names[:MOST_NAMES])}{more}"]
-
-
 class Simulated:
     name = "the simulated driver"
 
@@ -105,9 +87,7 @@ class Simulated:
 
     def report(self) -> Report:
         launches, unknown = self._simulator.unknown_kernels()
-        launched = counted(launches, "launch of a kernel", "launches of kernels")
-        notes = [f"{launched} computed nothing"] if launches else []
-        notes += not_judged(unknown)
+        notes = of_simulator(launches, unknown)
         notes += reasons_of_failure(getattr(sys, "last_value", None), launches)
         return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
 
@@ -171,14 +151,7 @@ class Real:
         failure = self._library.xcheck_failure().decode()
         if failure:
             return [f"NOTHING was checked in process {os.getpid()}: {failure}"]
-        notes = [f"not modelled: {call} ({counted(count, 'time')})" for call, count in sorted(report["unseen"].items())]
-        if report["unknown_launches"]:
-            notes.append(f"{report['unknown_launches']} of {report['launches']} launches: the driver does not say "
-                         "where their parameters are")
-        if report["dropped"]:
-            notes.append(f"{counted(report['dropped'], 'access was', 'accesses were')} not remembered: too many to the "
-                         "same memory")
-        return notes
+        return of_gpu(report)
 
     def hooks(self) -> int:
         address: int = self._library.xcheck_hooks()

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xlogmem._base.private import Folder
-from xlogmem.check import ignored
+from xlogmem.check import ignored, native
 from xlogmem.check.findings import resolved
 from xlogmem.check.frames import Frame
+from xlogmem.check.notes import of_journal
 
 __all__ = ["Account", "accounts", "new_journal", "note"]
 
@@ -167,17 +168,22 @@ def document_of(process: int, lines: Iterable[dict[str, Any]]) -> dict[str, Any]
     records: dict[int, dict[str, Any]] = {}
     stacks: dict[int, tuple[Frame, ...]] = {}
     blocks: list[dict[str, Any]] = []
+    notes: list[str] = []
+    lines = list(lines)
+    native.resolve(said["frames"] for said in lines if "stack" in said)
     for said in lines:
         if "stack" in said:
-            stacks[said["stack"]] = tuple(Frame(*frame) for frame in said["frames"])
+            stacks[said["stack"]] = native.frames_of(said["frames"])
         elif "number" in said:
             records[said["number"]] = said["finding"]
         elif "ignored" in said:
             blocks.append(said["ignored"])
+        elif "notes" in said:
+            notes = of_journal(said["notes"])
         else:
             records.clear()
     found = [resolved(record, lambda number: stacks.get(number, ())) for record in records.values() if record]
     entered = [ignored.Ignored(**block) for block in blocks]
     kept, count = ignored.left_out(found, entered)
-    return {"process": process, "notes": [], "findings": [one.as_json() for one in kept], "omissions": [],
+    return {"process": process, "notes": notes, "findings": [one.as_json() for one in kept], "omissions": [],
             "ignored": ignored.as_json(entered), "left_out": count}

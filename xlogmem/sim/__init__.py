@@ -46,7 +46,7 @@ from typing import Any
 
 from xlogmem.sim.environment import settings
 
-__all__ = ["POLICIES", "Hold", "Simulator", "install", "installed", "settings", "simulator"]
+__all__ = ["POLICIES", "Hold", "Simulator", "install", "installed", "library_path", "settings", "simulator"]
 
 POLICIES = ("eager", "min", "max", "seeded")
 
@@ -371,7 +371,8 @@ def _loaded_driver() -> ctypes.CDLL | None:
         return None
 
 
-def _library_path() -> str:
+def library_path() -> str:
+    """Return the path of the simulated driver."""
     found = sorted(Path(__file__).parent.glob("_simcuda*.so"))
     if not found:
         raise RuntimeError("xlogmem was built without the simulated driver (no _simcuda*.so in xlogmem/sim): "
@@ -401,7 +402,7 @@ def install() -> Simulator:
             return _simulator
         library = _loaded_driver()
         if library is None:
-            library = ctypes.CDLL(_library_path())
+            library = ctypes.CDLL(library_path())
         elif not hasattr(library, "xsim_is_simulator"):
             raise RuntimeError(
                 "a real libcuda.so.1 is already loaded in this process, and a process has only one driver. "

@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import count, takewhile
 from pathlib import Path
 
-__all__ = ["called_stubs", "loaded", "prepare", "thrust"]
+__all__ = ["called_stubs", "link", "loaded", "prepare", "thrust"]
 
 MAJORS = (12, 13)
 WITH_STUBS = (*(f"_{name}{major}" for name in ("cudart", "cublas", "cublasLt") for major in MAJORS), "_curand10")
@@ -21,6 +21,14 @@ def prepare() -> None:
     for name in WITH_STUBS:
         _load(name)
     _load(f"_plain{_usual_major()}")
+
+
+def link(folder: Path) -> None:
+    """Give each library the name by which a compiled program finds it, as a link in this folder."""
+    for name, file in {"libcudart.so": f"_plain{_usual_major()}", "libcurand.so.10": "_curand10",
+                       **{f"lib{name}.so.{major}": f"_{name}{major}" for name in ("cudart", "cublas", "cublasLt")
+                          for major in MAJORS}}.items():
+        (folder / name).symlink_to(_file(file))
 
 
 def loaded(major: int) -> ctypes.CDLL:
@@ -56,9 +64,13 @@ def _usual_major() -> int:
 
 
 def _load(name: str, mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL:
+    _libraries[name] = ctypes.CDLL(str(_file(name)), mode=mode)
+    return _libraries[name]
+
+
+def _file(name: str) -> Path:
     found = sorted(Path(__file__).parent.glob(f"{name}*.so"))
     if not found:
         raise RuntimeError(f"xlogmem was built without the simulated libraries: there is no {name}*.so in "
                            "xlogmem/check/cudart")
-    _libraries[name] = ctypes.CDLL(str(found[0]), mode=mode)
-    return _libraries[name]
+    return found[0]

@@ -1,0 +1,48 @@
+"""What findings may lack, in sentences, from the numbers of a front end."""
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from xlogmem._base.units import counted
+
+__all__ = ["of_gpu", "of_journal", "of_simulator"]
+
+MOST_NAMES = 3                                          # of kernels, in a note
+
+
+def of_journal(said: dict[str, Any]) -> list[str]:
+    """What a process without Python has written at its end: see cpp/engine/journal.hpp."""
+    return of_gpu(said) if "unseen" in said else of_simulator(said["computed_nothing"], said["not_judged"])
+
+
+def of_simulator(launches: int, unknown: dict[str, int]) -> list[str]:
+    """`launches` computed nothing; `unknown` has the launches of which it is not known what they do, by kernels."""
+    launched = counted(launches, "launch of a kernel", "launches of kernels")
+    return ([f"{launched} computed nothing"] if launches else []) + not_judged(unknown)
+
+
+def not_judged(unknown: dict[str, int]) -> list[str]:
+    """Say of how many launches it is not known what they do to memory, and of which kernels the most are."""
+    if not unknown:
+        return []
+    kernels = Counter[str]()
+    for name, count in unknown.items():
+        short, angle, _ = name.removeprefix("void ").partition("<")
+        kernels[f"{short}<...>" if angle else short] += count
+    names = sorted(kernels, key=lambda name: (-kernels[name], name))
+    more = f" and {counted(len(names) - MOST_NAMES, 'more kernel')}" if len(names) > MOST_NAMES else ""
+    launched = counted(sum(unknown.values()), "launch was", "launches were")
+    return [f"{launched} not judged, because it is not known what these kernels do to memory: "
+            f"{', '.join(names[:MOST_NAMES])}{more}"]
+
+
+def of_gpu(report: dict[str, Any]) -> list[str]:
+    notes = [f"not modelled: {call} ({counted(count, 'time')})" for call, count in sorted(report["unseen"].items())]
+    if report["unknown_launches"]:
+        notes.append(f"{report['unknown_launches']} of {report['launches']} launches: the driver does not say "
+                     "where their parameters are")
+    if report["dropped"]:
+        notes.append(f"{counted(report['dropped'], 'access was', 'accesses were')} not remembered: too many to the "
+                     "same memory")
+    return notes
