@@ -1,5 +1,8 @@
-// Fat binaries: one after the other PTX and cubins for several devices, mostly compressed.
+// Fat binaries: one after the other PTX and cubins for several devices, mostly compressed, by LZ4 or, as nvcc does it from
+// CUDA 12.8 on, by Zstandard. What is compressed by the latter is not known where the system has no libzstd.
 #include "binary.hpp"
+
+#include <dlfcn.h>
 
 #include <cstring>
 
@@ -34,6 +37,23 @@ bool decompress(Bytes from, std::vector<u8>* to, u64 size) {
     return to->size() == size;
 }
 
+// libzstd's functions: https://facebook.github.io/zstd/zstd_manual.html.
+struct Zstandard {
+    std::size_t (*decompress)(void* to, std::size_t room, const void* from, std::size_t bytes) = nullptr;
+
+    Zstandard() {
+        void* library = dlopen("libzstd.so.1", RTLD_NOW | RTLD_LOCAL);
+        if (library) decompress = reinterpret_cast<decltype(decompress)>(dlsym(library, "ZSTD_decompress"));
+    }
+};
+
+bool decompress_zstandard(Bytes from, std::vector<u8>* to, u64 size) {
+    static const Zstandard zstandard;
+    if (!zstandard.decompress) return false;
+    to->resize(size);
+    return zstandard.decompress(to->data(), size, from.data(), from.size()) == size;  // errors are larger
+}
+
 Kernels facts_of_part(u64 kind, Bytes part) {
     if (kind == kPtx) return facts_of_ptx(part);
     if (kind == kCubin && is_cubin(part)) return facts_of_cubin(part);
@@ -56,9 +76,10 @@ Kernels facts_of_fat_binary(Bytes image) {
         Bytes part = parts.part(at + header, size);
         Kernels found;
         std::vector<u8> plain;
+        auto unpack = flags & kZstandard ? decompress_zstandard : decompress;
         if (!(flags & (kCompressed | kZstandard)))
             found = facts_of_part(kind, part);
-        else if (!(flags & kZstandard) && whole <= kLargest && decompress(part.part(0, packed), &plain, whole))
+        else if (whole <= kLargest && unpack(part.part(0, packed), &plain, whole))
             found = facts_of_part(kind, Bytes(plain.data(), plain.size()));
         for (auto& entry : found) {  // of several, that of PTX says more
             auto made = kernels.emplace(entry);

@@ -17,6 +17,7 @@ CALLERS = {"_pytest": "pytest", "pluggy": "pytest", "pytest_asyncio": "pytest", 
            "anyio": "anyio"}
 # Headers and libraries of a compiled program's surroundings.
 SYSTEM = ("/usr/include/", "/usr/lib/", "/lib/", "/lib64/", "/usr/lib64/", "/usr/local/cuda")
+STUBS = ".cudafe1.stub.c"                               # of nvcc: a function that launches a kernel
 COMPILED = (".pyx", ".pxi", ".pxd")
 _package = str(Path(__file__).resolve().parents[1])
 
@@ -82,7 +83,7 @@ def is_of_program(file: str) -> bool:
         path = Path(file).resolve()
     except (OSError, ValueError, RuntimeError):         # no name of a file, or links in a circle
         return True
-    if file.startswith(SYSTEM):
+    if file.startswith(SYSTEM) or file.endswith(STUBS):
         return False
     if path.suffix in COMPILED and not path.exists():   # Cython code of a library, in a traceback
         return False
