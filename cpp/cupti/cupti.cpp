@@ -1,10 +1,10 @@
 // The subscription to driver calls, and the functions for Python.
 #include "callers.hpp"
-#include "native/native.hpp"
 #include "calls.hpp"
 #include "driver.hpp"
 
 #include "engine/trace.hpp"
+#include "native/native.hpp"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -222,9 +222,8 @@ using namespace check;
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-
 namespace {
-bool has_journal = false;  // findings are kept from the beginning of this process on
+bool has_journal = false;  // findings of this process are kept
 }
 
 EXPORT int xcheck_is_watching() { return is_watching(); }

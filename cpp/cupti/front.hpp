@@ -283,10 +283,8 @@ class Front {
         launches_++;
         unknown_launches_ += kernel.parameters.empty();
     }
-    std::string report();
-    // What the findings may lack, as the members of an object of JSON.
-    std::string notes();
-    std::string notes() const;  // JSON: findings, and what they may lack
+    std::string report();  // JSON: findings, and what they may lack
+    std::string notes();  // the latter alone, as members of an object
 
     // -- the code of kernels, which is read at the end -----------------------------------------------------------------
     // The code of kernels about which a finding needs to know more: one for each module that has a kernel of the name.

@@ -1,6 +1,7 @@
 // Entry points: initialisation, devices.
 #include "calls.hpp"
 #include "memory.hpp"
+#include "unknown.hpp"
 #include "watch.hpp"
 
 #include <cstdio>
@@ -161,8 +162,10 @@ EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, C
     });
 }
 
-// The undocumented tables behind the runtime API. Not answered: see the notes on cudart in the reference.
+// NVIDIA's runtime looks for undocumented tables here, and makes sure that the driver is NVIDIA's. Not answered.
 EXPORT CUresult cuGetExportTable(const void** table, const CUuuid*) {
     *table = nullptr;
+    Lock lock(driver().mutex);
+    called_in_vain().private_tables = true;
     return CUDA_ERROR_NOT_FOUND;
 }

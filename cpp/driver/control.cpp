@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <utility>
@@ -157,6 +158,20 @@ EXPORT u64 xsim_unknown_kernels(char* buffer, u64 size) {
     std::string text = std::to_string(unknown_kernels().launches);
     for (auto& kernel : unknown_kernels().not_judged)
         if (kernel.second) text += "\n" + std::to_string(kernel.second) + " " + kernel.first;
+    return give_text(text, buffer, size);
+}
+
+EXPORT void xsim_not_simulated(const char* name) {
+    Lock lock(driver().mutex);
+    fprintf(stderr, "[xlogmem.check] %s is not simulated\n", name);
+    called_in_vain().functions.push_back(name);
+}
+
+// Names of functions that are not simulated and that the program has called, a line each.
+EXPORT u64 xsim_called_in_vain(char* buffer, u64 size) {
+    Lock lock(driver().mutex);
+    std::string text;
+    for (const char* name : called_in_vain().functions) text += (text.empty() ? "" : "\n") + std::string(name);
     return give_text(text, buffer, size);
 }
 

@@ -75,6 +75,11 @@ UnknownKernels& unknown_kernels() {
     return all;
 }
 
+CalledInVain& called_in_vain() {
+    static auto& all = *new CalledInVain;
+    return all;
+}
+
 void note_not_judged(const char* name, const Stream* stream) {
     unknown_kernels().not_judged[name]++;
     auto& operation = this_thread().operation;

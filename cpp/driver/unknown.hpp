@@ -44,6 +44,14 @@ struct UnknownKernels {
     std::map<std::string, u64> not_judged;
 };
 UnknownKernels& unknown_kernels();
+
+// What the program has called in vain.
+struct CalledInVain {
+    std::vector<const char*> functions;  // of libraries: see not_simulated.hpp
+    bool private_tables = false;  // cuGetExportTable, by NVIDIA's runtime, which accepts no driver but NVIDIA's
+};
+CalledInVain& called_in_vain();
+
 // A launch of this kernel, or a call of a library's function, was queued, and it is not known what it does.
 void note_not_judged(const char* name, const Stream* stream);
 

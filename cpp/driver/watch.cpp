@@ -268,7 +268,13 @@ std::string notes_as_json() {
         text += before + check::quoted(kernel.first) + ": " + std::to_string(kernel.second);
         before = ", ";
     }
-    return text + "}}";
+    text += "}, \"not_simulated\": [";
+    before = "";
+    for (const char* name : called_in_vain().functions) {
+        text += before + check::quoted(name);
+        before = ", ";
+    }
+    return text + "], \"private_tables\": " + (called_in_vain().private_tables ? "true}" : "false}");
 }
 
 // A process ends by C's exit() too, where Python has no say. A thread that has the lock may be the one that exits.
@@ -281,11 +287,9 @@ void end_journal() {
     }
 }
 
-}  // namespace
+bool has_journal = false;  // findings of this process are kept
 
-namespace {
-bool has_journal = false;  // findings are kept from the beginning of this process on
-}
+}  // namespace
 
 void keep_findings(int file, check::Journal::FramesOf frames_of) {
     has_journal = true;

@@ -324,7 +324,7 @@ def test_what_is_not_a_program(check):
     assert "'there-is-none.py': there is no such file in /" in run.stderr
     run = check("", command=["true"])
     assert run.returncode == 3
-    assert "nothing was checked: no Python process made a call of the driver" in run.stderr
+    assert "nothing was checked: no process made a call of the driver" in run.stderr
 
 
 @pytest.mark.parametrize("words", [["program.py", "x"], ["-m", "program", "x"], ["-mprogram", "x"]])

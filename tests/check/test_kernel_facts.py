@@ -201,6 +201,12 @@ def packed(data):
     return out
 
 
+def zstandard(data):
+    """A frame with one block, which is not compressed: RFC 8878."""
+    header = b"\x28\xb5\x2f\xfd\xa0" + len(data).to_bytes(4, "little")
+    return header + (1 | len(data) << 3).to_bytes(3, "little") + data
+
+
 def more(length):
     return b"" if length < 15 else b"\xff" * ((length - 15) // 255) + bytes([(length - 15) % 255])
 
@@ -226,7 +232,9 @@ IMAGES = {
                          {"k": Facts([(0, 8)], {0: W})}),
     "fat-speaks-last": (fat_binary((1, 0, STORE.encode(), 0), (1, 0, RELEASE.encode(), 0)),
                         {"k": Facts([(0, 8)], {0: W})}),
-    "fat-zstandard": (fat_binary((1, 0x8000, b"(\xb5/\xfd", 100)), {}),
+    "fat-zstandard": (fat_binary((1, 0x8000, zstandard(STORE.encode()), len(STORE))), {"k": Facts([(0, 8)], {0: W})}),
+    "fat-zstandard-cut": (fat_binary((1, 0x8000, b"(\xb5/\xfd", 100)), {}),
+    "fat-zstandard-longer": (fat_binary((1, 0x8000, zstandard(STORE.encode()), len(STORE) - 1)), {}),
     "layout": (ptx([".param .u8 a", ".param .align 16 .b8 b[20]", ".param .f64 .ptr .align 64 c", ".param .u16 d[3]"],
                    "").encode(), {"k": Facts([(0, 1), (16, 20), (40, 8), (48, 6)], {})}),
     "several": ((ptx([], "", "a") + ptx([".param .u64 p"], "ld.param.u64 %p, [p]; st.u32 [%p], 0;", "b")

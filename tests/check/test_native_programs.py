@@ -1,4 +1,4 @@
-"""Programs in C and C++ under `xlogmem check`, without Python: both lines, of the source where it was compiled with -g."""
+"""Programs in C and C++ under `xlogmem check`, without Python: both lines, of sources that were compiled with -g."""
 from __future__ import annotations
 
 import json
@@ -100,8 +100,8 @@ def built(tmp_path):
         source, program = tmp_path / "program.cpp", tmp_path / "program"
         source.write_text(text)
         runtime = sorted(Path(xlogmem.check.cudart.__file__).parent.glob("_cudart12*.so"))[0]
-        subprocess.run([compiler() or "g++", "-std=c++17", "-pthread", *options, f"-I{CUDA}", f"-I{CRT}", source, runtime,
-                        sim.library_path(), "-o", program], check=True)
+        subprocess.run([compiler() or "g++", "-std=c++17", "-pthread", *options, f"-I{CUDA}", f"-I{CRT}", source,
+                        runtime, sim.library_path(), "-o", program], check=True)
         return program
 
     return build
@@ -164,6 +164,67 @@ def test_a_shell_starts_it(built, check):
 def test_a_program_without_lines_has_functions(built, check):
     done = check(built(RUNTIME, "-rdynamic"))
     assert "program, in main: cuMemcpyDtoHAsync (write)" in done.stderr
+
+
+CALLS = """
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <cstring>
+
+int main(int count, char** words) {
+    CUuuid id = {};
+    const void* table;
+    cuInit(0);
+    if (!strcmp(words[1], "tables")) return cuGetExportTable(&table, &id) ? 3 : 0;
+    if (!strcmp(words[1], "limit")) return cudaDeviceSetLimit(cudaLimitStackSize, 1024) ? 4 : 0;
+}
+"""
+
+
+def test_what_is_missing_on_the_simulated_driver_is_noted(built, check):
+    program = built(CALLS)
+    done = check(program, "tables")
+    assert done.returncode == 3
+    assert "xlogmem check: the program has NVIDIA's runtime built in" in done.stderr
+    assert "Link the program with -cudart shared" in done.stderr
+    done = check(program, "limit")
+    assert done.returncode == 3
+    assert list(done.notes["notes"]) == ["cudaDeviceSetLimit is not simulated: the program got an error from it"]
+    done = check(program, "nothing")
+    assert (done.returncode, done.notes["notes"]) == (0, {}), done.stderr
+
+
+def test_a_python_program_starts_it(built, check, tmp_path):
+    starter = tmp_path / "starter.py"
+    starter.write_text("import subprocess, sys\nfrom cuda.bindings import driver\n"
+                       "driver.cuInit(0)\nsys.exit(subprocess.run(sys.argv[1:]).returncode)\n")
+    done = check(sys.executable, starter, built(RUNTIME, "-g"))
+    assert places(done, RUNTIME) == [("write/read", *lines(RUNTIME))], done.stderr
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o707])
+def test_a_journal_is_made_in_a_private_folder_only(built, tmp_path, clean_environment, mode):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    folder.chmod(mode)
+    (folder / f"{mode}.journal").symlink_to(tmp_path / "elsewhere")
+    program = [built(DRIVER), "right"]
+    variables = clean_environment | native.environment(tmp_path / "libraries")
+    subprocess.run(program, env=variables | {"XLOGMEM_CHECK": str(folder)}, check=True)
+    assert len(list(folder.glob("[0-9]*.journal"))) == (2 if mode == 0o700 else 1)
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    folder.chmod(0o700)
+    before = set(folder.iterdir())
+    subprocess.run(program, env=variables | {"XLOGMEM_CHECK": str(link)}, check=True)
+    assert set(folder.iterdir()) == before
+
+
+def test_a_launch_is_where_the_kernel_is_called():
+    """nvcc makes two functions for that, of which the second seems to be the kernel."""
+    stub, kernel, caller = Frame("/tmp/x.cudafe1.stub.c", 3, "stub"), Frame("x.cu", 4, "k"), Frame("x.cu", 9, "main")
+    assert native.without_launchers([stub, kernel, caller]) == (caller,)
+    assert native.without_launchers([kernel, caller]) == (kernel, caller)
 
 
 def test_what_addr2line_says():

@@ -27,6 +27,7 @@ REASONS = {
     "cpp/driver/api_node.cpp": (1, "writes a graph to the file that the program names: cuGraphDebugDotPrint"),
     "cpp/driver/arena.cpp": (1, "has the simulated memory"),
     "cpp/driver/mappings.cpp": (1, "has the simulated virtual memory"),
+    "cpp/native/native.cpp": (2, "opens the check's folder, and makes the journal of a process without Python there"),
 }
 
 

@@ -24,8 +24,8 @@ _package = str(Path(__file__).resolve().parents[1])
 
 @dataclass(frozen=True)
 class Frame:
-    """A line of a program: `line` counts from 1, `function` is the qualified name.  In a compiled program whose lines are
-    not known `line` is 0 and `file` the program's, or a library's."""
+    """A line of a program: `line` counts from 1, `function` is the qualified name.  In a compiled program whose lines
+    are not known `line` is 0, and `file` is the program or a library."""
 
     file: str
     line: int
@@ -83,7 +83,7 @@ def is_of_program(file: str) -> bool:
         path = Path(file).resolve()
     except (OSError, ValueError, RuntimeError):         # no name of a file, or links in a circle
         return True
-    if file.startswith(SYSTEM) or file.endswith(STUBS):
+    if file.startswith(SYSTEM):
         return False
     if path.suffix in COMPILED and not path.exists():   # Cython code of a library, in a traceback
         return False

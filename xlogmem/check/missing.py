@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Iterator
 
 from xlogmem import sim
-from xlogmem.check import cudart
 
 __all__ = ["functions"]
 
@@ -25,7 +24,7 @@ def functions(error: BaseException | None) -> list[str]:
     """Return their names, each once, after this error has ended the program; none if none has."""
     if error is None:
         return []
-    return list(dict.fromkeys([*_in_exception(error), *cudart.called_stubs()]))
+    return list(dict.fromkeys([*_in_exception(error), *sim.simulator().called_in_vain()]))
 
 
 def _in_exception(error: BaseException | None) -> Iterator[str]:

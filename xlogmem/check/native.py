@@ -1,7 +1,7 @@
 """Lines of programs that were compiled: stacks of addresses, as cpp/native gives them, and the lines that DWARF has.
 
-GNU binutils' or LLVM's ``addr2line`` finds the lines; without it, and in programs that were built without ``-g``, a place
-is a function of a file.
+GNU binutils' or LLVM's ``addr2line`` finds the lines; without it, and in programs that were built without ``-g``, a
+place is a function of a file.
 """
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import subprocess
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from xlogmem import sim
 from xlogmem.check import cudart
-from xlogmem.check.frames import SYSTEM, Frame
+from xlogmem.check.frames import STUBS, SYSTEM, Frame
 
 __all__ = ["environment", "frames_of", "resolve"]
 
@@ -37,11 +38,15 @@ def frames_of(stack: Iterable[Any]) -> tuple[Frame, ...]:
     """Return the frames of a stack in a journal: lists of Python's, or objects of cpp/native."""
     found: list[Frame] = []
     for one in stack:
-        if isinstance(one, dict):
-            found += _known.get(key_of(one)) or [unresolved(one)]
-        else:
-            found.append(Frame(*one))
-    return tuple(found)
+        found += (_known.get(key_of(one)) or [unresolved(one)]) if isinstance(one, dict) else [Frame(*one)]
+    return without_launchers(found)
+
+
+def without_launchers(found: list[Frame]) -> tuple[Frame, ...]:
+    """nvcc makes two functions of each kernel for its launch: one in a file of its own, and the caller of that, which
+    seems to be at the kernel's first line."""
+    return tuple(frame for before, frame in pairwise([Frame("", 0, ""), *found])
+                 if not frame.file.endswith(STUBS) and not before.file.endswith(STUBS))
 
 
 def resolve(stacks: Iterable[Iterable[Any]]) -> None:

@@ -13,7 +13,16 @@ MOST_NAMES = 3                                          # of kernels, in a note
 
 def of_journal(said: dict[str, Any]) -> list[str]:
     """What a process without Python has written at its end: see cpp/engine/journal.hpp."""
-    return of_gpu(said) if "unseen" in said else of_simulator(said["computed_nothing"], said["not_judged"])
+    if "unseen" in said:
+        return of_gpu(said)
+    return [*of_simulator(said["computed_nothing"], said["not_judged"]), *of_compiled(said)]
+
+
+def of_compiled(said: dict[str, Any]) -> list[str]:
+    """Of the simulated driver's notes, what says why a program without Python may have ended."""
+    own = ["the program has NVIDIA's runtime built in, as nvcc does it by default: that accepts no driver but "
+           "NVIDIA's.  Link the program with -cudart shared, or check it on a GPU"] if said["private_tables"] else []
+    return own + [f"{name} is not simulated: the program got an error from it" for name in said["not_simulated"]]
 
 
 def of_simulator(launches: int, unknown: dict[str, int]) -> list[str]:

@@ -67,8 +67,9 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     for note in filter(None, [*outcome.notes, *outcome.lost, given_to_the_program()]):
         say(note)
     if not outcome.used:
-        say("nothing was checked: no Python process made a call of the driver" + ("" if outcome.status else (
-            ".  Is the command a Python program, which runs without the options -I, -E and -S of Python?")))
+        say("nothing was checked: no process made a call of the driver" + ("" if outcome.status else (
+            ".  Python has to run without its options -I, -E and -S, and a compiled program to find libcuda.so.1 by "
+            "its name")))
     ended = f"the program {outcome.ended}: what it left out was not checked.  Found so far: " if outcome.ended else ""
     say(f"{ended}{report.summary(findings, suppressed)}, on {driver}")
     documents = [(json_file, report.as_json(findings) | {"driver": driver, "status": outcome.status,

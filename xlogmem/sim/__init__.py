@@ -88,6 +88,7 @@ class Simulator:
             "declare_kernel": (None, [text, text, ctypes.c_void_p]),
             "learn_kernels": (None, [text, u64]),
             "unknown_kernels": (u64, [text, u64]),
+            "called_in_vain": (u64, [text, u64]),
             "view": (ctypes.c_void_p, [u64, ctypes.POINTER(u64)]),
             "calls": (u64, [text]),
             "all_calls": (u64, [text, u64]),
@@ -228,6 +229,10 @@ class Simulator:
         its launches no operator of a library has accounted for."""
         count, *kernels = self._text("unknown_kernels").splitlines()
         return int(count), {name: int(launches) for launches, name in (line.split(" ", 1) for line in kernels)}
+
+    def called_in_vain(self) -> list[str]:
+        """Functions of the runtime, cuRAND and cuBLAS that are not simulated and that the program has called."""
+        return self._text("called_in_vain").splitlines()
 
     def view(self, ptr: int) -> memoryview:
         """Device memory from this address to the end of its allocation, as the host reaches it; nothing waits."""

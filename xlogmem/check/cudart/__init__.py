@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import ctypes
 from importlib.metadata import PackageNotFoundError, version
-from itertools import count, takewhile
 from pathlib import Path
 
-__all__ = ["called_stubs", "link", "loaded", "prepare", "thrust"]
+__all__ = ["link", "loaded", "prepare", "thrust"]
 
 MAJORS = (12, 13)
-WITH_STUBS = (*(f"_{name}{major}" for name in ("cudart", "cublas", "cublasLt") for major in MAJORS), "_curand10")
-STUB = "xlogmem_called_stub"
+# By the names that programs load them by.
+NAMES = {"libcurand.so.10": "_curand10"} | {f"lib{name}.so.{major}": f"_{name}{major}"
+                                            for name in ("cudart", "cublas", "cublasLt") for major in MAJORS}
 _libraries: dict[str, ctypes.CDLL] = {}
 
 
 def prepare() -> None:
     """Load these as the process's libcudart.so.12 and .13, and one of them as its libcudart.so, and those of cuRAND and
     cuBLAS: code that loads one by its name gets it."""
-    for name in WITH_STUBS:
-        _load(name)
+    for file in NAMES.values():
+        _load(file)
     _load(f"_plain{_usual_major()}")
 
 
 def link(folder: Path) -> None:
     """Give each library the name by which a compiled program finds it, as a link in this folder."""
-    for name, file in {"libcudart.so": f"_plain{_usual_major()}", "libcurand.so.10": "_curand10",
-                       **{f"lib{name}.so.{major}": f"_{name}{major}" for name in ("cudart", "cublas", "cublasLt")
-                          for major in MAJORS}}.items():
+    for name, file in {**NAMES, "libcudart.so": f"_plain{_usual_major()}"}.items():
         (folder / name).symlink_to(_file(file))
 
 
@@ -40,18 +38,6 @@ def loaded(major: int) -> ctypes.CDLL:
 def thrust() -> ctypes.CDLL:
     """Return the functions that sort in place of CuPy's: see `cpp/thrust`."""
     return _load("_thrust1")
-
-
-def called_stubs() -> list[str]:
-    """Return the names of functions that were called and are not simulated."""
-    found = []
-    for loaded_name in WITH_STUBS:
-        if (library := _libraries.get(loaded_name)) is not None:
-            stub = getattr(library, STUB)
-            stub.restype = ctypes.c_char_p
-            names = map(stub, count())
-            found += [name.decode() for name in takewhile(bool, names)]
-    return found
 
 
 def _usual_major() -> int:
