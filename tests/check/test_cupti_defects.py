@@ -33,7 +33,7 @@ def planted(tmp_path_factory):
     """The library with all defects, of which the environment selects one."""
     folder = tmp_path_factory.mktemp("planted")
     parts = {"cupti": folder / "cupti", "kernels": folder / "kernels", "engine": SOURCES / "engine",
-             "host": SOURCES / "host"}
+             "host": SOURCES / "host", "native": SOURCES / "native"}
     for part in (".", "cupti", "kernels"):
         (folder / part).mkdir(exist_ok=True)
         here = [replace(defect, edits=tuple(edit for edit in defect.edits if (SOURCES / part / edit[0]).exists()))

@@ -30,7 +30,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The simulated driver whose engine has all planted defects, of which the environment selects one."""
     folder = tmp_path_factory.mktemp("driver")
     parts = {"engine": folder / "engine", "kernels": SOURCES / "kernels", "driver": SOURCES / "driver",
-             "host": SOURCES / "host"}
+             "host": SOURCES / "host", "native": SOURCES / "native"}
     parts["engine"].mkdir()
     for file, text in planted_sources().items():
         (parts["engine"] / file).write_text(text)
