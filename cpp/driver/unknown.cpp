@@ -61,6 +61,14 @@ void declare(Prepared& prepared, const check::Parameter& parameter, char role) {
     }
 }
 
+// A cubin says where pointers are, and not what is written. The operator that made the launch says more.
+bool is_left_to_operator(const Prepared& prepared) {
+    return this_thread().operation.begun &&
+           std::none_of(prepared.pointers.begin(), prepared.pointers.end(), [](const check::Pointer& one) {
+               return one.role != check::Role::Read && one.role != check::Role::Unknown;
+           });
+}
+
 void run(const Prepared& prepared) {
     Launch launch{
         prepared.name,         prepared.shape,       u32(prepared.parameters.size()), prepared.parameters.data(),
@@ -135,9 +143,11 @@ CUresult prepare_unknown(const Function& function, const Shape& shape, void** po
     }
     auto watch = [prepared, is_known = function.facts != nullptr](Stream* stream) {
         const Prepared& p = *prepared;
-        if (!is_known) note_not_judged(p.shown, stream);
-        return watch_kernel(stream, p.shown,
-                            {p.pointers, p.layout, p.arrays, p.space, p.shape, p.first.get(), p.may_signal});
+        if (is_known && !is_left_to_operator(p))
+            return watch_kernel(stream, p.shown,
+                                {p.pointers, p.layout, p.arrays, p.space, p.shape, p.first.get(), p.may_signal});
+        note_not_judged(p.shown, stream);
+        return watch_kernel(stream, p.shown, {{}, {}, {}, p.space, p.shape, nullptr, p.may_signal});
     };
     *made = {std::move(work), watch};
     return CUDA_SUCCESS;

@@ -233,9 +233,7 @@ def test_what_an_operator_reads_and_writes(checked):
     scenes = (SCENE.format(name=name, first=first, then=then) for name, (first, then, _) in SCENES.items())
     found, document = checked(NAMES + "".join(scenes))
     assert sorted(found) == sorted((name, *pair) for name, (_, _, pair) in SCENES.items() if pair)
-    assert [note for note in document["notes"] if "not judged" in note] == [
-        "1 launch was not judged, because it is not known what these kernels do to memory: "
-        "at::cuda::(anonymous namespace)::spin_kernel"]
+    assert not any("not judged" in note for note in document["notes"])
 
 
 def test_a_view_reads_nothing_whatever_it_launches(checked):
