@@ -78,7 +78,7 @@ Addresses stack_here() {
     return found;
 }
 
-// All stacks that were seen. Places are given by comparing and exchanging, and are never given back.
+// All stacks that were seen. A place is taken by comparing and exchanging, and for ever.
 struct Places {
     static constexpr std::uint32_t kMost = 1 << 15;
     struct Place {
@@ -122,7 +122,7 @@ std::string frame_at(std::uintptr_t address) {
            ", \"symbol\": " + quoted(info.dli_sname ? info.dli_sname : "") + "}";
 }
 
-// Files are made in it as long as nobody else can have laid anything there.
+// A folder of this user's, in which no other user can have laid anything.
 int open_private(const char* path) {
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     struct stat found;
