@@ -50,7 +50,7 @@ struct Here {
 const Here here;  // before the first handler could want it
 
 struct Addresses {
-    static constexpr int kMost = 16;
+    static constexpr int kMost = 32;
     std::array<std::uintptr_t, kMost> all;
     int count = 0;
     std::uint64_t hash = 0;

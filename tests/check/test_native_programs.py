@@ -15,7 +15,7 @@ from page_guard import NEEDED
 import xlogmem.check.cudart
 from xlogmem import sim
 from xlogmem.check import native
-from xlogmem.check.frames import Frame
+from xlogmem.check.frames import Frame, place_in
 
 CUDA = folder_of("cuda.h", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
 CRT = folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt")
@@ -225,6 +225,18 @@ def test_a_launch_is_where_the_kernel_is_called():
     stub, kernel, caller = Frame("/tmp/x.cudafe1.stub.c", 3, "stub"), Frame("x.cu", 4, "k"), Frame("x.cu", 9, "main")
     assert native.without_launchers([stub, kernel, caller]) == (caller,)
     assert native.without_launchers([kernel, caller]) == (kernel, caller)
+
+
+def test_a_place_is_a_line_if_the_program_has_one():
+    """CUPTI, the driver and NVIDIA's runtime, which may be linked into the program, are on the stack, too."""
+    cupti = Frame("/env/nvidia/lib/libcupti.so.13", 0, "0x7d162")
+    driver = Frame("/usr/local/nvidia/lib64/libcuda.so.580.159.04", 0, "cuMemcpyDtoHAsync_v2")
+    runtime, main = Frame("/home/user/program", 0, "0x405b0"), Frame("/home/user/program.cu", 26, "main")
+    plugin = Frame("/home/user/plugin.cpp", 3, "run")
+    assert place_in((cupti, driver, runtime, main)) == main
+    assert place_in((cupti, driver, runtime)) == runtime
+    assert place_in((cupti, driver, plugin, main)) == plugin
+    assert place_in((cupti, driver)) == cupti
 
 
 def test_what_addr2line_says():

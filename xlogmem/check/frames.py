@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import re
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,9 @@ _library = {str(Path(path).resolve()) for name in ("stdlib", "platstdlib", "pure
 CALLERS = {"_pytest": "pytest", "pluggy": "pytest", "pytest_asyncio": "pytest", "hypothesis": "hypothesis",
            "unittest": "unittest", "threading": "threading", "concurrent": "concurrent.futures", "asyncio": "asyncio",
            "anyio": "anyio"}
-# Headers and libraries of a compiled program's surroundings.
+# Headers and libraries around a compiled program; a library of which lines are known is as good as the program.
 SYSTEM = ("/usr/include/", "/usr/lib/", "/lib/", "/lib64/", "/usr/lib64/", "/usr/local/cuda")
+LIBRARY = re.compile(r"\.so(\.[0-9.]+)?$")
 STUBS = ".cudafe1.stub.c"                               # of nvcc: a function that launches a kernel
 COMPILED = (".pyx", ".pxi", ".pxd")
 _package = str(Path(__file__).resolve().parents[1])
@@ -42,9 +44,9 @@ class Frame:
 def place_in(stack: tuple[Frame, ...]) -> Frame | None:
     """Return the innermost line that belongs to the program itself, and to no library; else the innermost line that is
     not xlogmem's own, if there is one, and not a caller's (`caller_in`)."""
-    for frame in stack:
-        if is_of_program(frame.file):
-            return frame
+    own = [frame for frame in stack if is_of_program(frame.file)]
+    if own:                                             # NVIDIA's runtime may be linked into the program, without lines
+        return next((frame for frame in own if frame.line), own[0])
     return None if caller_in(stack) else _innermost(stack)
 
 
@@ -83,7 +85,7 @@ def is_of_program(file: str) -> bool:
         path = Path(file).resolve()
     except (OSError, ValueError, RuntimeError):         # no name of a file, or links in a circle
         return True
-    if file.startswith(SYSTEM):
+    if file.startswith(SYSTEM) or LIBRARY.search(file):
         return False
     if path.suffix in COMPILED and not path.exists():   # Cython code of a library, in a traceback
         return False
