@@ -29,27 +29,22 @@ Stepping all_stepping[64];
 std::atomic<u64> retried[64];
 std::atomic<u64>& retried_here() { return retried[(this_thread() >> 8) % 64]; }
 
-// A thread that may make accesses of the driver, and what is open for them. It keeps its place.
+// A thread that is in the driver, and what is open for its accesses there. It has a place for each call that has begun.
 struct DriversThread {
-    std::atomic<u64> thread{0};
-    bool is_inside = false;
+    std::atomic<u64> thread{0};  // 0: of none
     Window open[8];
     int count = 0;
 };
-constexpr u64 kMostThreads = 1024;
+constexpr u64 kMostThreads = 1024;  // at a time
 DriversThread drivers_threads[kMostThreads];
 
-// nullptr: it has no place, or all are taken.
-DriversThread* drivers_thread(bool wanted) {
-    u64 me = this_thread();
-    for (u64 turn = 0; turn < kMostThreads; turn++) {
-        DriversThread& one = drivers_threads[((me >> 12) + turn) % kMostThreads];
-        u64 known = one.thread.load(std::memory_order_relaxed);
-        if (known == me) return &one;
-        if (known) continue;
-        if (!wanted) return nullptr;
-        if (one.thread.compare_exchange_strong(known, me)) return &one;
-    }
+DriversThread& drivers_thread(u64 turn) { return drivers_threads[((this_thread() >> 12) + turn) % kMostThreads]; }
+
+// nullptr: this thread is not in the driver.
+DriversThread* of_this_thread() {
+    for (u64 turn = 0; turn < kMostThreads; turn++)
+        if (DriversThread& one = drivers_thread(turn); one.thread.load(std::memory_order_relaxed) == this_thread())
+            return &one;
     return nullptr;
 }
 
@@ -108,7 +103,7 @@ bool reads_within(u64 instruction, u64 address, u64 end) {
 Then on_fault(u64 address, bool write, u64 instruction) {
     u64 page = page_of(address);
     Spin spin;
-    if (DriversThread* driver = drivers_thread(false); driver && driver->is_inside) return let_driver(page, *driver);
+    if (DriversThread* driver = of_this_thread()) return let_driver(page, *driver);
     bool is_guarded = false, is_hit = false;
     for (Pending& one : pages()) {
         is_guarded |= one.pages.holds(page);
@@ -217,20 +212,22 @@ u32 current_site() {
 // Without a place for the thread its accesses could not be distinguished.
 void enter_driver() {
     if (!is_on()) return;
-    if (DriversThread* driver = drivers_thread(true))
-        driver->is_inside = true;
-    else
-        stop();
+    for (u64 turn = 0; turn < kMostThreads; turn++) {
+        u64 none = 0;
+        if (drivers_thread(turn).thread.compare_exchange_strong(none, this_thread())) return;
+    }
+    stop();
 }
 
 void leave_driver() {
-    DriversThread* driver = is_on() ? drivers_thread(false) : nullptr;
+    DriversThread* driver = is_on() ? of_this_thread() : nullptr;
     if (!driver) return;
-    driver->is_inside = false;
-    if (!driver->count) return;
-    Spin spin;
-    for (int i = 0; i < driver->count; i++) pages().close(driver->open[i]);
-    driver->count = 0;
+    if (driver->count) {
+        Spin spin;
+        for (int i = 0; i < driver->count; i++) pages().close(driver->open[i]);
+        driver->count = 0;
+    }
+    driver->thread = 0;
 }
 
 }  // namespace check::host

@@ -3,6 +3,7 @@
 #include "host/guard.hpp"
 #include "host/hooks.h"
 
+#include <atomic>
 #include <cerrno>
 #include <csetjmp>
 #include <cstdio>
@@ -369,6 +370,41 @@ void driver() {
     expect_noted(memory, "read 0");
 }
 
+void driver_in_driver() {
+    Memory memory(kPage);
+    memory.use(0, kPage, true);
+    {
+        OfDriver scope;
+        { OfDriver within; }
+        write_to(memory, 0);
+    }
+    expect_noted(memory, "");
+    write_to(memory, 1);
+    expect_noted(memory, "write 1");
+}
+
+// More than can be in the driver at a time have been there, and still live.
+void many_threads() {
+    Memory memory(kPage);
+    memory.use(0, kPage, true);
+    std::vector<std::thread> all;
+    std::atomic<bool> is_over{false};
+    std::atomic<int> were_inside{0};
+    for (int thread = 0; thread < 1200; thread++)
+        all.emplace_back([&] {
+            { OfDriver scope; }
+            were_inside++;
+            is_over.wait(false);
+        });
+    while (were_inside < 1200) std::this_thread::yield();
+    expect(is_on(), "the guard has ended");
+    write_to(memory, 1);
+    is_over = true;
+    is_over.notify_all();
+    for (std::thread& one : all) one.join();
+    expect_noted(memory, "write 1");
+}
+
 void forks() {
     Memory memory(kPage);
     memory.use(0, kPage, true);
@@ -510,6 +546,8 @@ int main() {
     PLAY(system_calls);
     PLAY(memory_ends);
     PLAY(driver);
+    PLAY(driver_in_driver);
+    PLAY(many_threads);
     PLAY(forks);
     PLAY(other_faults);
     PLAY(handlers_again);

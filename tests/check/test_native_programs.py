@@ -149,6 +149,7 @@ def test_a_program_of_the_runtime_however_it_ends(built, check, how):
     ended = {"exit": "ended with status 5", "abort": "was ended by SIGABRT", "crash": "was ended by SIGSEGV"}
     assert ended.get(how, "") in done.stderr
     assert ("ended by a signal" in done.stderr) == (how in ("_exit", "abort", "crash"))
+    assert ("after its last call" in done.stderr) == (how in ("_exit", "abort", "crash"))
 
 
 def test_the_repaired_program_is_silent(built, check):

@@ -145,7 +145,8 @@ def account_of(folder: Folder, name: str) -> Account | None:
                         f"{' and '.join(open_ends) or 'its last findings'} were not judged")
     elif not page.ended:
         account.notes.append(f"process {process} was ended by a signal, a crash, os._exit or exec: its calls are "
-                             "judged, and its audit and notes are missing")
+                             "judged; its audit and notes are missing, and so is what the program itself did to memory "
+                             "after its last call")
     return account
 
 
