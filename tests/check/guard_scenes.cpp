@@ -493,6 +493,13 @@ void forgotten() {
 }
 
 // Where system calls are not seen, a page that has other bytes is not protected.
+void crash() {
+    Memory memory(kPage);
+    memory.use(0, kPage, true);
+    volatile u64 nowhere = 8;
+    *reinterpret_cast<volatile int*>(nowhere) = 1;
+}
+
 void calls_unseen() {
     Memory memory(4 * kPage);
     memory.use(100, 3 * kPage + 100, true);
@@ -524,6 +531,7 @@ int main() {
         calls_unseen();
         return wrong != 0;
     }
+    if (getenv("CRASHES")) crash();
 #define PLAY(name) \
     scene = #name; \
     site = 1; \

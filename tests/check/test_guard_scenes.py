@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -59,6 +60,10 @@ def test_each_scene_is_as_it_says(scenes, environment):
     assert play(scenes, **environment) == ("", 0)
 
 
+def test_a_crash_ends_the_process(scenes):
+    assert play(scenes, CRASHES="1") == ("", -signal.SIGSEGV)
+
+
 def test_each_defect_breaks_a_rule_of_its_own():
     for defect in DEFECTS.values():
         assert re.fullmatch(r"[a-z]+(-[a-z]+)+", defect.name)
@@ -70,10 +75,11 @@ def test_without_a_defect_nothing_is_wrong(planted):
     """... or every one would be found, whatever it does."""
     assert play(planted) == ("reached 0\n", 0)
     assert play(planted, CALLS_UNSEEN="1") == ("", 0)
+    assert play(planted, CRASHES="1") == ("", -signal.SIGSEGV)
 
 
 @pytest.mark.parametrize("name", DEFECTS)
 def test_a_defect_is_noticed(planted, name):
     seen = play(planted, CHECK_DEFECT=name)
     unseen = play(planted, CHECK_DEFECT=name, CALLS_UNSEEN="1")
-    assert seen[1] or unseen[1]
+    assert seen[1] or unseen[1] or play(planted, CHECK_DEFECT=name, CRASHES="1")[1] != -signal.SIGSEGV
