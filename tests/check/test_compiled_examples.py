@@ -1,0 +1,50 @@
+"""examples/compiled: each program is found with both lines, and the repaired form is silent."""
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from checked_libraries import line_with
+from page_guard import NEEDED
+from places import ROOT
+
+FOLDER = ROOT / "examples/compiled"
+PAIRS = {"launch": {"write/write", "write/use"}, "result": {"write/read"}}
+pytestmark = [pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here"), *NEEDED]
+
+
+def play(folder: Path, name: str, runtime: str, option: str, variables: dict[str, str]) -> None:
+    source, program = FOLDER / f"{name}.cu", folder / name
+    subprocess.run(["nvcc", "-g", "-cudart", runtime, str(source), "-o", str(program)], check=True)
+    for argument in ("wrong", "right"):
+        out = folder / f"{argument}.json"
+        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", option, "--json", str(out), "--", str(program),
+                               argument], capture_output=True, text=True, timeout=100, env=variables)
+        assert done.returncode == (1 if argument == "wrong" else 0), done.stderr
+        found = json.loads(out.read_text())["findings"]
+        if argument == "right":
+            assert found == [], done.stderr
+            continue
+        (finding,) = found
+        assert finding["certain"]
+        assert finding["pair"] in PAIRS[name]
+        lines = [next(frame["line"] for frame in finding[part]["stack"] if frame["file"] == str(source))
+                 for part in ("first", "second")]
+        assert lines == [line_with(source.read_text(), comment) for comment in ("// first", "// then")]
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("name", PAIRS)
+def test_without_a_gpu(name, tmp_path, clean_environment):
+    play(tmp_path, name, "shared", "--no-gpu", clean_environment)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("runtime", ["shared", "static"])
+@pytest.mark.parametrize("name", PAIRS)
+def test_on_a_gpu(name, runtime, tmp_path, clean_environment):
+    play(tmp_path, name, runtime, "--gpu", clean_environment)
