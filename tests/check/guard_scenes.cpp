@@ -375,7 +375,9 @@ void driver_in_driver() {
     memory.use(0, kPage, true);
     {
         OfDriver scope;
-        { OfDriver within; }
+        {
+            OfDriver within;
+        }
         write_to(memory, 0);
     }
     expect_noted(memory, "");
@@ -392,7 +394,9 @@ void many_threads() {
     std::atomic<int> were_inside{0};
     for (int thread = 0; thread < 1200; thread++)
         all.emplace_back([&] {
-            { OfDriver scope; }
+            {
+                OfDriver scope;
+            }
             were_inside++;
             is_over.wait(false);
         });
