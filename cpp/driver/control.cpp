@@ -151,28 +151,16 @@ EXPORT void xsim_learn_kernels(const char* image, u64 bytes) {
     learn_kernels(image, bytes);
 }
 
-// The number of launches that computed nothing, and a line for each kernel whose accesses are not known: how many of its
-// launches were not judged, and its name.
-EXPORT u64 xsim_unknown_kernels(char* buffer, u64 size) {
+// What the findings may lack: see unknown.hpp.
+EXPORT u64 xsim_notes(char* buffer, u64 size) {
     Lock lock(driver().mutex);
-    std::string text = std::to_string(unknown_kernels().launches);
-    for (auto& kernel : unknown_kernels().not_judged)
-        if (kernel.second) text += "\n" + std::to_string(kernel.second) + " " + kernel.first;
-    return give_text(text, buffer, size);
+    return give_text(notes_as_json(), buffer, size);
 }
 
 EXPORT void xsim_not_simulated(const char* name) {
     Lock lock(driver().mutex);
     fprintf(stderr, "[xlogmem.check] %s is not simulated\n", name);
     called_in_vain().functions.push_back(name);
-}
-
-// Names of functions that are not simulated and that the program has called, a line each.
-EXPORT u64 xsim_called_in_vain(char* buffer, u64 size) {
-    Lock lock(driver().mutex);
-    std::string text;
-    for (const char* name : called_in_vain().functions) text += (text.empty() ? "" : "\n") + std::string(name);
-    return give_text(text, buffer, size);
 }
 
 // The host's address of this device memory, usable to the end of its allocation; *bytes is the size of that part.

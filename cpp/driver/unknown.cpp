@@ -4,6 +4,7 @@
 #include "memory.hpp"
 #include "watch.hpp"
 
+#include "engine/records.hpp"
 #include "kernels/arguments.hpp"
 
 #include <algorithm>
@@ -86,6 +87,23 @@ UnknownKernels& unknown_kernels() {
 CalledInVain& called_in_vain() {
     static auto& all = *new CalledInVain;
     return all;
+}
+
+std::string notes_as_json() {
+    std::string text = "{\"computed_nothing\": " + std::to_string(unknown_kernels().launches) + ", \"not_judged\": {";
+    const char* before = "";
+    for (auto& kernel : unknown_kernels().not_judged) {
+        if (!kernel.second) continue;
+        text += before + check::quoted(kernel.first) + ": " + std::to_string(kernel.second);
+        before = ", ";
+    }
+    text += "}, \"not_simulated\": [";
+    before = "";
+    for (const char* name : called_in_vain().functions) {
+        text += before + check::quoted(name);
+        before = ", ";
+    }
+    return text + "], \"private_tables\": " + (called_in_vain().private_tables ? "true}" : "false}");
 }
 
 void note_not_judged(const char* name, const Stream* stream) {

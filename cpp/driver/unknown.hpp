@@ -52,6 +52,9 @@ struct CalledInVain {
 };
 CalledInVain& called_in_vain();
 
+// Both: {"computed_nothing": 3, "not_judged": {"name": 2}, "not_simulated": ["name"], "private_tables": false}.
+std::string notes_as_json();
+
 // A launch of this kernel, or a call of a library's function, was queued, and it is not known what it does.
 void note_not_judged(const char* name, const Stream* stream);
 

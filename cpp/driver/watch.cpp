@@ -260,23 +260,6 @@ std::string findings_as_json() {
 
 namespace {
 
-std::string notes_as_json() {
-    std::string text = "{\"computed_nothing\": " + std::to_string(unknown_kernels().launches) + ", \"not_judged\": {";
-    const char* before = "";
-    for (auto& kernel : unknown_kernels().not_judged) {
-        if (!kernel.second) continue;
-        text += before + check::quoted(kernel.first) + ": " + std::to_string(kernel.second);
-        before = ", ";
-    }
-    text += "}, \"not_simulated\": [";
-    before = "";
-    for (const char* name : called_in_vain().functions) {
-        text += before + check::quoted(name);
-        before = ", ";
-    }
-    return text + "], \"private_tables\": " + (called_in_vain().private_tables ? "true}" : "false}");
-}
-
 // A process ends by C's exit() too, where Python has no say. A thread that has the lock may be the one that exits.
 void end_journal() {
     for (int turns = 0; turns < 100; turns++, usleep(1000)) {

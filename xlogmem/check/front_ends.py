@@ -86,9 +86,9 @@ class Simulated:
         neighbours.prepare_simulated()
 
     def report(self) -> Report:
-        launches, unknown = self._simulator.unknown_kernels()
-        notes = of_simulator(launches, unknown)
-        notes += reasons_of_failure(getattr(sys, "last_value", None), launches)
+        said = self._simulator.notes()
+        notes = of_simulator(said)
+        notes += reasons_of_failure(getattr(sys, "last_value", None), said["computed_nothing"])
         return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
 
     def clear(self) -> None:

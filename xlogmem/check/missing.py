@@ -24,7 +24,7 @@ def functions(error: BaseException | None) -> list[str]:
     """Return their names, each once, after this error has ended the program; none if none has."""
     if error is None:
         return []
-    return list(dict.fromkeys([*_in_exception(error), *sim.simulator().called_in_vain()]))
+    return list(dict.fromkeys([*_in_exception(error), *sim.simulator().notes()["not_simulated"]]))
 
 
 def _in_exception(error: BaseException | None) -> Iterator[str]:

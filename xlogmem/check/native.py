@@ -6,6 +6,7 @@ place is a function of a file.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from xlogmem.check.frames import STUBS, SYSTEM, Frame
 __all__ = ["environment", "frames_of", "resolve"]
 
 SECONDS = 60                                            # for one file: the DWARF of a large one takes seconds
+CLOSED = re.compile(r"/lib(cuda|cudart|cupti|cublas|cublasLt|cudnn\w*|cufft|curand|cusolver|cusparse|nccl)\.so")
 _known: dict[tuple[str, int], list[Frame]] = {}
 
 
@@ -54,11 +56,16 @@ def resolve(stacks: Iterable[Iterable[Any]]) -> None:
     wanted: dict[str, set[int]] = {}
     for stack in stacks:
         for one in stack:
-            if isinstance(one, dict) and key_of(one) not in _known and not one["module"].startswith(SYSTEM):
+            if isinstance(one, dict) and key_of(one) not in _known and not is_closed(one["module"]):
                 wanted.setdefault(one["module"], set()).add(one["offset"])
     for module, offsets in wanted.items():
         if module and Path(module).is_file():
             _known.update(lines_of(module, sorted(offsets)))
+
+
+def is_closed(module: str) -> bool:
+    """True for a library of the system or of NVIDIA: these have no lines."""
+    return module.startswith(SYSTEM) or CLOSED.search(module) is not None
 
 
 def key_of(frame: dict[str, Any]) -> tuple[str, int]:

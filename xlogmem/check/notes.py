@@ -15,7 +15,7 @@ def of_journal(said: dict[str, Any]) -> list[str]:
     """What a process without Python has written at its end: see cpp/engine/journal.hpp."""
     if "unseen" in said:
         return of_gpu(said)
-    return [*of_simulator(said["computed_nothing"], said["not_judged"]), *of_compiled(said)]
+    return [*of_simulator(said), *of_compiled(said)]
 
 
 def of_compiled(said: dict[str, Any]) -> list[str]:
@@ -25,10 +25,11 @@ def of_compiled(said: dict[str, Any]) -> list[str]:
     return own + [f"{name} is not simulated: the program got an error from it" for name in said["not_simulated"]]
 
 
-def of_simulator(launches: int, unknown: dict[str, int]) -> list[str]:
-    """`launches` computed nothing; `unknown` has the launches of which it is not known what they do, by kernels."""
+def of_simulator(said: dict[str, Any]) -> list[str]:
+    """Of the simulated driver's notes (`Simulator.notes`), what every program may have."""
+    launches = said["computed_nothing"]
     launched = counted(launches, "launch of a kernel", "launches of kernels")
-    return ([f"{launched} computed nothing"] if launches else []) + not_judged(unknown)
+    return ([f"{launched} computed nothing"] if launches else []) + not_judged(said["not_judged"])
 
 
 def not_judged(unknown: dict[str, int]) -> list[str]:

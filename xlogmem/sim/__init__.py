@@ -87,8 +87,7 @@ class Simulator:
             "launch_unknown": (None, [ctypes.c_int]),
             "declare_kernel": (None, [text, text, ctypes.c_void_p]),
             "learn_kernels": (None, [text, u64]),
-            "unknown_kernels": (u64, [text, u64]),
-            "called_in_vain": (u64, [text, u64]),
+            "notes": (u64, [text, u64]),
             "view": (ctypes.c_void_p, [u64, ctypes.POINTER(u64)]),
             "calls": (u64, [text]),
             "all_calls": (u64, [text, u64]),
@@ -224,15 +223,13 @@ class Simulator:
         binaries that say less."""
         self._call("learn_kernels", image, len(image))
 
-    def unknown_kernels(self) -> tuple[int, dict[str, int]]:
-        """The number of launches that computed nothing; and of each kernel about which nothing is known, how many of
-        its launches no operator of a library has accounted for."""
-        count, *kernels = self._text("unknown_kernels").splitlines()
-        return int(count), {name: int(launches) for launches, name in (line.split(" ", 1) for line in kernels)}
-
-    def called_in_vain(self) -> list[str]:
-        """Functions of the runtime, cuRAND and cuBLAS that are not simulated and that the program has called."""
-        return self._text("called_in_vain").splitlines()
+    def notes(self) -> dict[str, Any]:
+        """What the findings may lack: ``computed_nothing``, the number of such launches; ``not_judged``, for each
+        kernel that is not known the launches for which no operator of a library has accounted; ``not_simulated``,
+        functions of CUDA's libraries that the program has called; and ``private_tables``, true if NVIDIA's runtime is
+        linked into the program."""
+        found: dict[str, Any] = json.loads(self._text("notes"))
+        return found
 
     def view(self, ptr: int) -> memoryview:
         """Device memory from this address to the end of its allocation, as the host reaches it; nothing waits."""
