@@ -5,6 +5,9 @@
     xlogmem check --gpu -- python benchmarks/check_calls.py --no-stacks     # without
     compute-sanitizer --tool memcheck --track-stream-ordered-races all python benchmarks/check_calls.py --bursts 2
 
+    c++ -O2 -g -std=c++17 -I$CUDA_HOME/include benchmarks/check_calls.cpp -o calls -lcuda     # a program without Python
+    ./calls; xlogmem check --gpu -- ./calls
+
 Nanoseconds a call, the least of seven turns in turn, from C in twelve frames of Python; --threads N calls from N
 threads, each on a stream of its own, and prints the mean.
 """
