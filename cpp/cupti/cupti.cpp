@@ -145,6 +145,10 @@ class Inside {
     Thread& thread_;
 };
 
+void settle_freed_uses() {
+    if (front().has_freed_uses()) front().settle_freed_uses();
+}
+
 void on_call(const Handler& handler, const CUpti_CallbackData& data) {
     Thread& thread = this_thread();
     if (thread.inside) return;
@@ -154,10 +158,12 @@ void on_call(const Handler& handler, const CUpti_CallbackData& data) {
         thread.changes.clear();
         judge_host(thread);
         if (handler.before) run(handler.before, handler, thread, data);
+        settle_freed_uses();  // before a module goes
         host::enter_driver();
     } else {
         host::leave_driver();
         finish(handler, thread, data);
+        settle_freed_uses();
     }
 }
 
@@ -273,6 +279,7 @@ EXPORT char* xcheck_report() {
             "{\"findings\": [], \"omissions\": [], \"unseen\": {}, \"launches\": 0, \"unknown_launches\": 0, "
             "\"dropped\": 0}");
     wait_for_trials();
+    front().settle_freed_uses();
     std::lock_guard<xlogmem_mutex> guard(front().lock);
     return strdup(front().report().c_str());
 }
@@ -293,6 +300,7 @@ std::vector<Front::FoundCode>& found_codes() {
 EXPORT std::size_t xcheck_find_codes() {
     if (front().lost) return 0;
     wait_for_trials();
+    front().settle_freed_uses();
     std::lock_guard<xlogmem_mutex> guard(front().lock);
     front().engine().decide_all_frees();
     found_codes() = front().find_codes();
@@ -360,6 +368,10 @@ void end_journal() {
     for (int turns = 0; turns < 100 && !front().lost; turns++, usleep(1000)) {
         std::unique_lock<xlogmem_mutex> guard(front().lock, std::try_to_lock);
         if (!guard) continue;
+        if (front().engine().has_freed_uses()) {
+            Unlocked unlocked(front().lock);
+            front().settle_freed_uses();
+        }
         front().judge_host(0);
         return front().engine().end_journal("{" + front().notes() + "}");
     }

@@ -17,6 +17,8 @@ struct Driver {
     using ParamInfo = CUresult (*)(void* kernel, size_t index, size_t* offset, size_t* bytes);
     ParamInfo function_parameter = nullptr, kernel_parameter = nullptr;  // of CUDA 12.4 and later
 
+    CUresult (*address_range)(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) = nullptr;
+
     CUresult (*primary_state)(CUdevice device, unsigned* flags, int* active) = nullptr;
 
     CUresult (*exchange_capture_mode)(CUstreamCaptureMode* mode) = nullptr;

@@ -1,6 +1,8 @@
 // State shared by all calls: see front.hpp.
 #include "front.hpp"
 
+#include "driver.hpp"
+
 #include "host/judge.hpp"
 
 namespace check {
@@ -34,6 +36,23 @@ void Front::judge_host(u32 site, const Clock& coming) {
     known.join(coming);
     host::examine(known);
     judge_host(site);
+}
+
+// An allocation that another thread has not handed over yet looks like other memory, too: its use before is not found.
+void Front::settle_freed_uses() {
+    std::vector<u64> used;
+    {
+        std::lock_guard<xlogmem_mutex> guard(lock);
+        used = engine().take_freed_uses();
+    }
+    auto is_memory = Driver::get().address_range;
+    for (u64 address : used) {
+        CUdeviceptr begin;
+        size_t bytes;
+        if (!is_memory || is_memory(&begin, &bytes, address) != CUDA_SUCCESS) continue;
+        std::lock_guard<xlogmem_mutex> guard(lock);
+        engine().find_memory(address);
+    }
 }
 
 void Front::undo(const Changes& changes) {

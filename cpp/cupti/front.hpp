@@ -175,6 +175,7 @@ class Front {
     }
     // Without the lock, too.
     JournalPage& page() { return engine_.page(); }
+    bool has_freed_uses() const { return engine_.has_freed_uses(); }
     void keep_findings(std::shared_ptr<Journal> journal) { engine_.write_to(std::move(journal)); }
     Handles& handles() {
         engine();
@@ -230,6 +231,9 @@ class Front {
         const Block* block = engine().find(address);
         return block && !block->live && managed_.count(block->generation);
     }
+
+    // Asks the driver whether freed memory that was used is other memory by now. No lock may be held.
+    void settle_freed_uses();
 
     // The driver has refused the call that made these changes.
     void undo(const Changes& changes);

@@ -53,6 +53,7 @@
 #include "replaced.hpp"
 #include "words.hpp"
 
+#include <atomic>
 #include <set>
 #include <string>
 
@@ -153,6 +154,12 @@ class Engine {
     Time free(Stream* stream, Operation what, u64 address);
     // The host's, which waits for the work that `clock` covers. The host learns of this work when the call returns.
     void free_after(const Clock& clock, Operation what, u64 address);
+    // For memory that the host has freed. The driver may put a module's variables at its addresses, and no call says so:
+    // the addresses of the uses found since the last call, for the front end to look there; and that there is memory,
+    // so that no such use was one.
+    bool has_freed_uses() const { return has_freed_uses_.load(std::memory_order_relaxed); }  // by any thread
+    std::vector<u64> take_freed_uses();
+    void find_memory(u64 address);
     // The driver has refused this free: the memory stays. What was done to it before is forgotten.
     void keep(u64 address);
     // Page-locked memory of the host begins: it was allocated or registered. It ends: its addresses mean nothing any
@@ -226,6 +233,8 @@ class Engine {
     Replaced replaced_;
     std::vector<HostUse> host_uses_;
     bool keeps_host_uses_ = false;
+    std::vector<u64> freed_uses_;
+    std::atomic<bool> has_freed_uses_{false};
     u64 dropped_ = 0;
     u64 thread_ = 0;
     std::shared_ptr<Trace> trace_;
@@ -245,6 +254,7 @@ class Engine {
     void keep_host_use(const Access& access, const Block& block);
     void look(const Stream& stream, const Access& access, const Block& block);
     bool gone(Stream& stream, const Access& access, const Block& block);
+    void note_freed_use(const Access& access);
     void end_block(const Clock& clock, const Access& free, Block& block, bool piece);
     void end_whole(Stream* stream, const Clock& clock, const Access& free, Block& block);
     void reuse(Stream* stream, const Access& alloc);

@@ -123,7 +123,32 @@ bool Engine::gone(Stream& stream, const Access& access, const Block& block) {
     // Captured work is not done now but at a launch, and no earlier free comes after the launch.
     bool after = stream.capture || is_before(block.freed.time, stream);
     report(after ? Kind::UseAfterFree : Kind::Race, block.freed, access, block);
+    if (!block.freed.stream) note_freed_use(access);
     return true;
+}
+
+// Where nobody takes them, they are of no use.
+void Engine::note_freed_use(const Access& access) {
+    constexpr std::size_t kMost = 4096;
+    u64 address = access.anchor ? access.anchor : access.begin;
+    if (freed_uses_.size() == kMost || (!freed_uses_.empty() && freed_uses_.back() == address)) return;
+    freed_uses_.push_back(address);
+    has_freed_uses_.store(true, std::memory_order_relaxed);
+}
+
+std::vector<u64> Engine::take_freed_uses() {
+    has_freed_uses_.store(false, std::memory_order_relaxed);
+    return std::exchange(freed_uses_, {});
+}
+
+void Engine::find_memory(u64 address) {
+    if (trace_) trace_->line(":found", address);
+    const Block* block = blocks_.whole(address);
+    if (!block || block->live) return;
+    findings_.judge_again([&](Finding& one) {
+        if (one.gone && one.generation == block->generation) one.verdict = Verdict::Fine;
+    });
+    blocks_.forget(block->begin, block->end, false);
 }
 
 // Notes undeclared work. The work of a graph is declared where the graph is launched.

@@ -190,6 +190,8 @@ bool Player::on_memory(const std::string& call) {
         engine_.return_piece(stream(1), operation(2), number(4));
     } else if (call == ":decide") {
         engine_.decide_all_frees();
+    } else if (call == ":found") {
+        engine_.find_memory(number(1));
     } else if (call == ":keep") {
         engine_.keep(number(1));
     } else if (call == ":refuse") {

@@ -17,9 +17,15 @@ PAIRS = {"launch": {"write/write", "write/use"}, "result": {"write/read"}}
 pytestmark = [pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc here"), *NEEDED]
 
 
-def play(folder: Path, name: str, runtime: str, option: str, variables: dict[str, str]) -> None:
-    source, program = FOLDER / f"{name}.cu", folder / name
+def compiled(source: Path, folder: Path, runtime: str = "static") -> Path:
+    program = folder / source.stem
     subprocess.run(["nvcc", "-g", "-cudart", runtime, str(source), "-o", str(program)], check=True)
+    return program
+
+
+def play(folder: Path, name: str, runtime: str, option: str, variables: dict[str, str]) -> None:
+    source = FOLDER / f"{name}.cu"
+    program = compiled(source, folder, runtime)
     for argument in ("wrong", "right"):
         out = folder / f"{argument}.json"
         done = subprocess.run([sys.executable, "-m", "xlogmem", "check", option, "--json", str(out), "--", str(program),
@@ -48,3 +54,12 @@ def test_without_a_gpu(name, tmp_path, clean_environment):
 @pytest.mark.parametrize("name", PAIRS)
 def test_on_a_gpu(name, runtime, tmp_path, clean_environment):
     play(tmp_path, name, runtime, "--gpu", clean_environment)
+
+
+@pytest.mark.gpu
+def test_variables_of_a_module_are_no_freed_memory(tmp_path, clean_environment):
+    program = compiled(ROOT / "tests/helpers/module_variables.cu", tmp_path)
+    done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--gpu", "--", str(program)], capture_output=True,
+                          text=True, timeout=100, env=clean_environment)
+    assert done.stdout == "there\n"                     # as with driver 580, or this test shows nothing
+    assert done.returncode == 0, done.stderr

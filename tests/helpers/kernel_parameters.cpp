@@ -1,4 +1,5 @@
-// What the driver says of the parameters of kernels, for the scenes of scenes_of_launches.py, and of primary contexts.
+// What the driver says of the parameters of kernels, for the scenes of scenes_of_launches.py, of primary contexts, and of
+// memory that no call has allocated.
 #include <cstddef>
 #include <map>
 #include <vector>
@@ -8,6 +9,7 @@ using Parameters = std::vector<std::pair<std::size_t, std::size_t>>;  // offset 
 namespace {
 
 int changed = 0, active = 0;
+unsigned long long variables = 0, bytes_of_variables = 0;
 void (*called)() = nullptr;
 
 int answer(const std::map<long, Parameters>& kernels, long kernel, std::size_t index, std::size_t* offset,
@@ -36,6 +38,18 @@ int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* is_active) {
     *flags = 0;
     *is_active = active;
     return device < 8 ? 0 : 101;
+}
+
+// A module has its variables there from now on.
+void put_variables(unsigned long long begin, unsigned long long bytes) {
+    variables = begin;
+    bytes_of_variables = bytes;
+}
+int cuMemGetAddressRange_v2(unsigned long long* begin, std::size_t* bytes, unsigned long long address) {
+    if (address - variables >= bytes_of_variables) return 500;
+    *begin = variables;
+    *bytes = bytes_of_variables;
+    return 0;
 }
 
 int cuFuncGetParamInfo(long function, std::size_t index, std::size_t* offset, std::size_t* bytes) {

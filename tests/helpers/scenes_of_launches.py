@@ -5,10 +5,11 @@ import ctypes
 import os
 from typing import Any
 
-from fabricated import EVENT, A, B, Program, X, Y, out, scene, u32, u64
+from fabricated import BYTES, EVENT, A, B, Program, X, Y, out, scene, u32, u64
 
 # The kernels of kernel_parameters.cpp.
 PLAIN, STRUCT, LIBRARY, UNKNOWN, TWO, CHANGING, ODD = range(0xF100, 0xF800, 0x100)
+Z = 0x7000_0400_0000                                # memory that is not there yet
 END, BUFFER, SIZE = 0, 1, 2                          # CU_LAUNCH_PARAM_…
 COMPLETION, PROGRAMMATIC = 12, 7                    # CU_LAUNCH_ATTRIBUTE_…
 
@@ -210,6 +211,46 @@ for entry in ("cuModuleUnload", "cuLibraryUnload"):
         p.fill(X, B)
 
     scene("certain use/write", name=f"{entry} forgets its kernels")(used_again)
+
+
+def where_memory_was(p: Program) -> Any:
+    """A module puts its variables where the host has freed memory: no call says so.  Returns the driver."""
+    driver = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+    driver.put_variables.argtypes = [u64, u64]
+    driver.put_variables(0, 0)
+    p.allocate(Z)
+    p.free(Z)
+    return driver
+
+
+@scene("certain use-after-free")
+def a_modules_variables_are_where_memory_was(p: Program, repaired: bool) -> None:
+    driver = where_memory_was(p)
+    if repaired:
+        driver.put_variables(Z, 2 * BYTES)
+    p.fill(Z, A)
+
+
+@scene("certain use-after-free")
+def a_modules_variables_end_with_it(p: Program, repaired: bool) -> None:
+    driver = where_memory_was(p)
+    driver.put_variables(Z, 2 * BYTES)
+    if repaired:
+        p.fill(Z, A)
+    p.call("cuModuleUnload", meanwhile=lambda: driver.put_variables(0, 0))
+    if not repaired:
+        p.fill(Z, A)
+
+
+@scene("certain use-after-free")
+def memory_that_was_used_after_its_free_is_allocated_anew(p: Program, repaired: bool) -> None:
+    driver = where_memory_was(p)
+    if not repaired:
+        p.fill(Z, A)
+    driver.put_variables(Z, BYTES)
+    p.allocate(Z)
+    if repaired:
+        p.fill(Z, A)
 
 
 @scene("certain dead-stream")
