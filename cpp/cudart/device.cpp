@@ -93,6 +93,9 @@ RUNTIME Error cudaDeviceGetAttribute(int* value, int attribute, int device) {
 RUNTIME Error cudaDeviceCanAccessPeer(int* can, int device, int peer) {
     DRIVER(cuDeviceCanAccessPeer(can, device, peer));
 }
+RUNTIME Error cudaDeviceGetP2PAttribute(int* value, int attribute, int device, int peer) {
+    DRIVER(cuDeviceGetP2PAttribute(value, CUdevice_P2PAttribute(attribute), device, peer));
+}
 RUNTIME Error cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     CUcontext context;
     if (CUresult refused = retain(peer, &context)) return done(refused);
@@ -110,6 +113,7 @@ RUNTIME Error cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     DRIVER(cuCtxGetStreamPriorityRange(least, greatest));
 }
 RUNTIME Error cudaDeviceGetLimit(size_t* value, int limit) { DRIVER(cuCtxGetLimit(value, CUlimit(limit))); }
+RUNTIME Error cudaDeviceSetLimit(int limit, size_t value) { DRIVER(cuCtxSetLimit(CUlimit(limit), value)); }
 RUNTIME Error cudaDeviceGetDefaultMemPool(CUmemoryPool* pool, int device) {
     DRIVER(cuDeviceGetDefaultMemPool(pool, device));
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace cudart;
@@ -73,8 +74,6 @@ RUNTIME void __cudaRegisterFunction(void** from, const char* host, char*, const 
     std::lock_guard<std::mutex> guard(launch_mutex);
     registered()[host] = {reinterpret_cast<FatBinary*>(from), name, nullptr};
 }
-RUNTIME void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
-RUNTIME void __cudaRegisterManagedVar(void**, void**, char*, const char*, int, size_t, int, int) {}
 RUNTIME char __cudaInitModule(void**) { return 0; }
 
 RUNTIME unsigned __cudaPushCallConfiguration(Extents grid, Extents block, size_t shared, CUstream stream) {
@@ -110,6 +109,72 @@ RUNTIME Error __cudaLaunchKernel(const void* kernel, Extents grid, Extents block
                                  CUstream stream) {
     return cudaLaunchKernel(kernel, grid, block, parameters, shared, stream);
 }
+RUNTIME Error cudaLaunchCooperativeKernel(const void* host, Extents grid, Extents block, void** parameters,
+                                          size_t shared, CUstream stream) {
+    DRIVER([&]() -> CUresult {
+        CUfunction function;
+        if (CUresult refused = function_of(host, &function)) return refused;
+        return cuLaunchCooperativeKernel(function, grid.x, grid.y, grid.z, block.x, block.y, block.z, unsigned(shared),
+                                         stream, parameters);
+    }());
+}
+
+namespace {
+
+// cudaLaunchConfig_t.
+struct Launch {
+    Extents grid, block;
+    size_t shared;
+    CUstream stream;
+    CUlaunchAttribute* attributes;
+    unsigned attribute_count;
+};
+
+}  // namespace
+
+RUNTIME Error cudaLaunchKernelExC(const Launch* launch, const void* host, void** parameters) {
+    DRIVER([&]() -> CUresult {
+        CUfunction function;
+        if (CUresult refused = function_of(host, &function)) return refused;
+        CUlaunchConfig config = {};
+        config.gridDimX = launch->grid.x, config.gridDimY = launch->grid.y, config.gridDimZ = launch->grid.z;
+        config.blockDimX = launch->block.x, config.blockDimY = launch->block.y, config.blockDimZ = launch->block.z;
+        config.sharedMemBytes = unsigned(launch->shared);
+        config.hStream = launch->stream;
+        config.attrs = launch->attributes;
+        config.numAttrs = launch->attribute_count;
+        return cuLaunchKernelEx(&config, function, parameters, nullptr);
+    }());
+}
+
+namespace {
+
+// cudaFuncAttributes.
+struct KernelAttributes {
+    size_t shared, constant, local;
+    int threads, registers, ptx_version, binary_version, cache_mode, dynamic_shared, carveout;
+    int cluster_is_needed, cluster_width, cluster_height, cluster_depth, cluster_policy, cluster_is_free;
+    int reserved[16];
+};
+
+}  // namespace
+
+RUNTIME Error cudaFuncGetAttributes(KernelAttributes* attributes, const void* host) {
+    DRIVER([&]() -> CUresult {
+        CUfunction function;
+        if (CUresult refused = function_of(host, &function)) return refused;
+        *attributes = {};
+        std::pair<int*, CUfunction_attribute> wanted[] = {
+            {&attributes->threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK},
+            {&attributes->registers, CU_FUNC_ATTRIBUTE_NUM_REGS},
+            {&attributes->ptx_version, CU_FUNC_ATTRIBUTE_PTX_VERSION},
+            {&attributes->binary_version, CU_FUNC_ATTRIBUTE_BINARY_VERSION},
+            {&attributes->dynamic_shared, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES}};
+        for (auto& [value, attribute] : wanted)
+            if (CUresult refused = cuFuncGetAttribute(value, attribute, function)) return refused;
+        return CUDA_SUCCESS;
+    }());
+}
 RUNTIME Error cudaFuncSetAttribute(const void*, int, int) { return 0; }
 RUNTIME Error cudaFuncSetCacheConfig(const void*, int) { return 0; }
 RUNTIME Error cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
@@ -119,6 +184,16 @@ RUNTIME Error cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const v
 RUNTIME Error cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t, unsigned) {
     *blocks = 2;
     return 0;
+}
+
+RUNTIME Error cudaOccupancyAvailableDynamicSMemPerBlock(size_t* bytes, const void*, int blocks, int threads) {
+    return done(cuOccupancyAvailableDynamicSMemPerBlock(bytes, nullptr, blocks, threads));
+}
+RUNTIME Error cudaOccupancyMaxPotentialClusterSize(int* size, const void*, const CUlaunchConfig* launch) {
+    return done(cuOccupancyMaxPotentialClusterSize(size, nullptr, launch));
+}
+RUNTIME Error cudaOccupancyMaxActiveClusters(int* clusters, const void*, const CUlaunchConfig* launch) {
+    return done(cuOccupancyMaxActiveClusters(clusters, nullptr, launch));
 }
 
 // The driver's functions by their names; a status of 0 is success.

@@ -221,11 +221,21 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int* least, int* greatest) {
     });
 }
 
-EXPORT CUresult cuCtxGetLimit(size_t* value, CUlimit) {
+EXPORT CUresult cuCtxGetLimit(size_t* value, CUlimit limit) {
     return api_call(CALL("cuCtxGetLimit"), [&](Lock&) -> CUresult {
         Context* context;
         REFUSE_IF(current_context(&context));
-        *value = 1024;
+        auto set = context->limits.find(limit);
+        *value = set == context->limits.end() ? 1024 : set->second;
+        return CUDA_SUCCESS;
+    });
+}
+EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
+    return api_call(CALL("cuCtxSetLimit"), [&](Lock&) -> CUresult {
+        Context* context;
+        REFUSE_IF(current_context(&context));
+        if (unsigned(limit) >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+        context->limits[limit] = value;
         return CUDA_SUCCESS;
     });
 }

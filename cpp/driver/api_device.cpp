@@ -153,6 +153,17 @@ EXPORT CUresult cuDeviceCanAccessPeer(int* can, CUdevice device, CUdevice peer) 
     });
 }
 
+EXPORT CUresult cuDeviceGetP2PAttribute(int* value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer) {
+    return api_call(CALL("cuDeviceGetP2PAttribute"), [&](Lock&) -> CUresult {
+        if (!value) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(check_device(device));
+        REFUSE_IF(check_device(peer));
+        if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
+        *value = attribute != CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK && driver().config.peers;
+        return CUDA_SUCCESS;
+    });
+}
+
 EXPORT CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice device) {
     return api_call(CALL("cuDeviceGetAttribute"), [&](Lock&) -> CUresult {
         if (!value) return CUDA_ERROR_INVALID_VALUE;

@@ -19,6 +19,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -47,6 +48,7 @@ struct Context {
     u64 id = 0;
     CUcontext handle = nullptr;
     Stream* legacy = nullptr;  // made on first use
+    std::map<CUlimit, size_t> limits;  // that the program has set
     std::vector<Context*> peers;  // whose ordinary memory this one may touch
 };
 

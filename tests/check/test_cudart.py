@@ -219,6 +219,98 @@ extern "C" long batch(int order) {
     return failures || (!result && to[2] != 'c') ? -1 : result;
 }
 """
+SOURCE_OF_SYMBOLS = r"""
+#include <cstddef>
+struct dim3 { unsigned x, y, z; };
+struct Launch { dim3 grid, block; size_t shared; void *stream, *attributes; unsigned count; };
+struct Kernel { size_t shared, constant, local; int threads, registers, ptx_version, more[10], reserved[16]; };
+extern "C" {
+int cudaStreamCreateWithFlags(void**, unsigned);
+int cudaDeviceSynchronize();
+int cudaMalloc(void**, size_t);
+int cudaGetSymbolAddress(void**, const void*);
+int cudaGetSymbolSize(size_t*, const void*);
+int cudaMemcpyToSymbol(const void*, const void*, size_t, size_t, int);
+int cudaMemcpyFromSymbol(void*, const void*, size_t, size_t, int);
+int cudaMemcpyToSymbolAsync(const void*, const void*, size_t, size_t, int, void*);
+int cudaMemcpyFromSymbolAsync(void*, const void*, size_t, size_t, int, void*);
+int cudaDeviceSetLimit(int, size_t);
+int cudaDeviceGetLimit(size_t*, int);
+int cudaDeviceGetP2PAttribute(int*, int, int, int);
+int cudaFuncGetAttributes(Kernel*, const void*);
+int cudaOccupancyAvailableDynamicSMemPerBlock(size_t*, const void*, int, int);
+int cudaLaunchCooperativeKernel(const void*, dim3, dim3, void**, size_t, void*);
+int cudaLaunchKernelExC(const Launch*, const void*, void**);
+void** __cudaRegisterFatBinary(void*);
+void __cudaRegisterFunction(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*);
+void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int);
+}
+static const char ptx[] = ".version 8.0\n.target sm_90\n.address_size 64\n"
+    ".visible .entry fill(.param .u64 to) {\n"
+    ".reg .b64 %r<2>;\nld.param.u64 %r1, [to];\nst.global.u64 [%r1], %r1;\nret;\n}\n";
+static struct { int magic, version; const void* image; void* more; } wrapper = {0x466243b1, 1, ptx, nullptr};
+static char table[16], unknown;
+static void fill() {}
+static int failures = 0;
+static void ok(int error) { failures += error != 0; }
+
+// Two launches on two streams fill the same memory.
+extern "C" long launches(int fixed) {
+    void **module = __cudaRegisterFatBinary(&wrapper), *a, *b, *address, *parameters[] = {&address};
+    const void* kernel = reinterpret_cast<const void*>(&fill);
+    __cudaRegisterFunction(module, static_cast<const char*>(kernel), nullptr, "fill", -1, nullptr, nullptr, nullptr,
+                           nullptr, nullptr);
+    ok(cudaStreamCreateWithFlags(&a, 1));
+    ok(cudaStreamCreateWithFlags(&b, 1));
+    ok(cudaMalloc(&address, 64));
+    ok(cudaLaunchCooperativeKernel(kernel, {1, 1, 1}, {1, 1, 1}, parameters, 0, a));
+    if (fixed) ok(cudaDeviceSynchronize());
+    Launch launch{{1, 1, 1}, {1, 1, 1}, 0, b, nullptr, 0};
+    ok(cudaLaunchKernelExC(&launch, kernel, parameters));
+    ok(cudaDeviceSynchronize());
+    ok(cudaLaunchKernelExC(&launch, &unknown, parameters) == 0);
+    ok(cudaLaunchCooperativeKernel(&unknown, {1, 1, 1}, {1, 1, 1}, parameters, 0, a) == 0);
+    return failures;
+}
+
+extern "C" long symbols(int fixed) {
+    void **module = __cudaRegisterFatBinary(&wrapper), *a, *b, *address, *again;
+    char to[16] = "";
+    size_t bytes = 0, limit = 0, shared = 0;
+    int value = -1;
+    Kernel kernel;
+    const void* kernel_of = reinterpret_cast<const void*>(&fill);
+    __cudaRegisterFunction(module, static_cast<const char*>(kernel_of), nullptr, "fill", -1, nullptr, nullptr, nullptr,
+                           nullptr, nullptr);
+    __cudaRegisterVar(module, table, table, "table", 0, sizeof table, 0, 0);
+    ok(cudaStreamCreateWithFlags(&a, 1));
+    ok(cudaStreamCreateWithFlags(&b, 1));
+    ok(cudaMemcpyToSymbol(table, "0123456789abcde", 16, 0, 1));
+    ok(cudaMemcpyToSymbol(table, "--", 2, 4, 1));
+    ok(cudaMemcpyFromSymbol(to, table, 16, 0, 2));
+    ok(__builtin_memcmp(to, "0123--6789abcde", 16));
+    ok(cudaGetSymbolAddress(&address, table));
+    ok(cudaGetSymbolAddress(&again, table));
+    ok(cudaGetSymbolSize(&bytes, table));
+    ok(address != again || bytes != 16);
+    ok(cudaDeviceSetLimit(0, 4096) || cudaDeviceGetLimit(&limit, 0) || limit != 4096);
+    ok(cudaFuncGetAttributes(&kernel, kernel_of));
+    ok(kernel.threads != 1024 || kernel.ptx_version != 90 || kernel.reserved[15]);
+    ok(cudaOccupancyAvailableDynamicSMemPerBlock(&shared, kernel_of, 1, 32) || !shared);
+    ok(cudaDeviceSynchronize());
+    ok(cudaMemcpyToSymbolAsync(table, address, 8, 8, 3, a));
+    if (fixed) ok(cudaDeviceSynchronize());
+    ok(cudaMemcpyFromSymbolAsync(to, table, 8, 8, 2, b));
+    ok(cudaDeviceSynchronize());
+    ok(cudaGetSymbolAddress(&address, &unknown) != 13);
+    ok(cudaMemcpyToSymbol(table, to, 16, 1, 1) != 1);
+    ok(cudaMemcpyToSymbol(table, to, 1, ~size_t(0), 1) != 1);
+    ok(cudaDeviceSetLimit(99, 1) == 0);
+    ok(cudaDeviceGetP2PAttribute(&value, 2, 0, 0) != 101);
+    ok(cudaFuncGetAttributes(&kernel, &unknown) == 0);
+    return failures;
+}
+"""
 PROGRAM = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
@@ -228,6 +320,10 @@ elif "copy" in sys.argv:
     print(library.copy("fixed" in sys.argv))
 elif "capture" in sys.argv:
     print(library.capture())
+elif "launches" in sys.argv:
+    print(library.launches("fixed" in sys.argv))
+elif "symbols" in sys.argv:
+    print(library.symbols("fixed" in sys.argv))
 elif "planes" in sys.argv:
     print(library.planes("fixed" in sys.argv), library.batch(1), library.batch(9))
 else:
@@ -290,6 +386,18 @@ def test_copies_of_planes_and_batches(checked, tmp_path, major):
     assert (run.stdout, run.pairs) == ("801 0 1\n", []), run.stderr
 
 
+@pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)
+def test_variables_of_the_device_and_launches(checked, tmp_path, major):
+    """Two streams copy to a variable and from it, or launch kernels in two ways, with a wait between them or none."""
+    runtime, = Path(xlogmem.check.cudart.__file__).parent.glob(f"_cudart{major}*.so")
+    made = built(SOURCE_OF_SYMBOLS, tmp_path, major, runtime)
+    for what, pair in ("symbols", "write/read"), ("launches", "write/write"):
+        run = checked(PROGRAM, made, what)
+        assert (run.stdout, run.pairs) == ("0\n", [(pair, True)]), run.stderr
+        run = checked(PROGRAM, made, what, "fixed")
+        assert (run.stdout, run.pairs) == ("0\n", []), run.stderr
+
+
 @pytest.mark.parametrize("name", ["libcudart.so", "libcudart.so.12", "libcudart.so.13"])
 def test_a_program_that_loads_the_runtime_by_name_gets_the_simulated_one(checked, name):
     """Without a version, too, as a toolkit names it for linkers."""
@@ -337,6 +445,6 @@ def test_a_function_that_cupy_misses_is_named(checked):
     """CuPy's runtime says of what it did not find that it found no symbol, and not of which."""
     done = checked("""
         import cupy
-        cupy.cuda.runtime.deviceSetLimit(0, 1024)
+        cupy.cuda.runtime.ctxResetPersistingL2Cache()
         """)
-    assert "cudaDeviceSetLimit is not simulated: the program may have ended for that" in done.notes["notes"]
+    assert "cudaCtxResetPersistingL2Cache is not simulated: the program may have ended for that" in done.notes["notes"]

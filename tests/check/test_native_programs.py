@@ -177,7 +177,7 @@ int main(int count, char** words) {
     const void* table;
     cuInit(0);
     if (!strcmp(words[1], "tables")) return cuGetExportTable(&table, &id) ? 3 : 0;
-    if (!strcmp(words[1], "limit")) return cudaDeviceSetLimit(cudaLimitStackSize, 1024) ? 4 : 0;
+    if (!strcmp(words[1], "cache")) return cudaCtxResetPersistingL2Cache() ? 4 : 0;
 }
 """
 
@@ -188,9 +188,10 @@ def test_what_is_missing_on_the_simulated_driver_is_noted(built, check):
     assert done.returncode == 3
     assert "xlogmem check: the program has NVIDIA's runtime built in" in done.stderr
     assert "Link the program with -cudart shared" in done.stderr
-    done = check(program, "limit")
+    done = check(program, "cache")
     assert done.returncode == 3
-    assert list(done.notes["notes"]) == ["cudaDeviceSetLimit is not simulated: the program got an error from it"]
+    assert list(done.notes["notes"]) == [
+        "cudaCtxResetPersistingL2Cache is not simulated: the program got an error from it"]
     done = check(program, "nothing")
     assert (done.returncode, done.notes["notes"]) == (0, {}), done.stderr
 
