@@ -232,7 +232,7 @@ class Front {
         return block && !block->live && managed_.count(block->generation);
     }
 
-    // Asks the driver whether freed memory that was used is other memory by now. No lock may be held.
+    // Looks, by way of the driver, whether freed memory that was used is other memory by now. No lock may be held.
     void settle_freed_uses();
 
     // The driver has refused the call that made these changes.

@@ -127,7 +127,7 @@ bool Engine::gone(Stream& stream, const Access& access, const Block& block) {
     return true;
 }
 
-// Where nobody takes them, they are of no use.
+// The simulated driver has no variables of modules, and takes none of these.
 void Engine::note_freed_use(const Access& access) {
     constexpr std::size_t kMost = 4096;
     u64 address = access.anchor ? access.anchor : access.begin;
