@@ -51,7 +51,7 @@ const Here here;  // before the first handler could want it
 
 struct Addresses {
     static constexpr int kMost = 32;
-    std::array<std::uintptr_t, kMost> all;
+    std::array<std::uintptr_t, kMost> all{};
     int count = 0;
     std::uint64_t hash = 0;
 
@@ -105,7 +105,7 @@ struct Places {
     }
 };
 
-Places places;
+constinit Places places;  // nothing of it is touched before it is used
 
 std::string path_of(const char* name) {
     char path[PATH_MAX];

@@ -29,7 +29,7 @@ def play(folder: Path, name: str, runtime: str, option: str, variables: dict[str
     for argument in ("wrong", "right"):
         out = folder / f"{argument}.json"
         done = subprocess.run([sys.executable, "-m", "xlogmem", "check", option, "--json", str(out), "--", str(program),
-                               argument], capture_output=True, text=True, timeout=100, env=variables)
+                               argument], capture_output=True, text=True, timeout=100, env=variables, cwd=folder)
         assert done.returncode == (1 if argument == "wrong" else 0), done.stderr
         found = json.loads(out.read_text())["findings"]
         if argument == "right":
@@ -60,6 +60,6 @@ def test_on_a_gpu(name, runtime, tmp_path, clean_environment):
 def test_variables_of_a_module_are_no_freed_memory(tmp_path, clean_environment):
     program = compiled(ROOT / "tests/helpers/module_variables.cu", tmp_path)
     done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--gpu", "--", str(program)], capture_output=True,
-                          text=True, timeout=100, env=clean_environment)
+                          text=True, timeout=100, env=clean_environment, cwd=tmp_path)
     assert done.stdout == "there\n"                     # as with driver 580, or this test shows nothing
     assert done.returncode == 0, done.stderr
