@@ -3,7 +3,10 @@
 // A copy in the legacy default stream comes after what the devices whose memory it touches have queued in their legacy
 // and blocking streams, and before what they queue there afterwards (as two H200s with driver 13.0 do it).
 #include "calls.hpp"
+#include "driver.hpp"
 #include "newer.hpp"
+
+#include "host/pageable.hpp"
 
 #include <algorithm>
 #include <set>
@@ -92,6 +95,8 @@ void Call::copy(const Copy& copy) const {
     std::size_t count = 0;
     if (!front.was_managed(copy.source.begin) && !copy.has_read) touched[count++] = range(copy.source, Role::Read);
     if (!front.was_managed(copy.target.begin)) touched[count++] = range(copy.target, Role::Write);
+    if (where_is(*this, copy.target) == Where::Pageable)
+        host::forget_lent(copy.target.begin, copy.target.begin + copy.target.bytes);
     std::vector<Stream*> beside = legacy_streams_beside(*this, *on, copy);
     if (!beside.empty()) thread.changes.ordered.push_back({on, front.engine().queued(*on)});
     for (Stream* other : beside) thread.changes.ordered.push_back({other, front.engine().queued(*other)});
@@ -167,6 +172,29 @@ bool is_read_in_call(const Parameters& p, std::size_t index) {
     return is_for_call(static_cast<const Attributes*>(p.attrs)[one]);
 }
 
+// True if kernels reach all memory of the host, as with heterogeneous memory management: then one may write there.
+bool kernels_reach_all(const Call& call) {
+    static std::atomic<int> known{-1};
+    if (known < 0) {
+        Unlocked unlocked(call.front.lock);
+        int value = 0;
+        auto attribute = Driver::get().device_attribute;
+        if (attribute) attribute(&value, CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, 0);
+        known = value;
+    }
+    return known;
+}
+
+// The newest operation on the stream reads pageable memory when it runs.
+void lend(const Call& call, CUstream handle, u64 begin, u64 bytes, bool sure) {
+    Stream* on = host::is_on() && bytes ? call.stream(handle) : nullptr;
+    if (!on || on->capture || where_is(call, {begin, bytes}) != Where::Pageable) return;
+    Engine& engine = call.front.engine();
+    u64 loan = engine.lend(*on, call.what, on->now(), begin, begin + bytes, sure);
+    host::lend(loan, begin, begin + bytes, on->now());
+    call.thread.changes.lent.push_back(loan);
+}
+
 // `p` has a list of copies, and of their attributes.
 template <class Parameters>
 void copy_batch(const Call& call, const Parameters& p) {
@@ -177,9 +205,12 @@ void copy_batch(const Call& call, const Parameters& p) {
     });
     Stream* on = waits ? call.stream(p.hStream) : nullptr;
     if (on && !on->capture) call.front.engine().host_may_learn(call.front.engine().queued_on(*on));
-    for (std::size_t i = 0; i < p.count; i++)
-        call.copy(
-            {{p.dsts[i], p.sizes[i]}, {p.srcs[i], p.sizes[i]}, p.hStream, Form::Attributes, is_read_in_call(p, i)});
+    bool sure = host::is_on() && !kernels_reach_all(call);
+    for (std::size_t i = 0; i < p.count; i++) {
+        bool has_read = is_read_in_call(p, i);
+        call.copy({{p.dsts[i], p.sizes[i]}, {p.srcs[i], p.sizes[i]}, p.hStream, Form::Attributes, has_read});
+        if (!has_read) lend(call, p.hStream, p.srcs[i], p.sizes[i], sure);
+    }
 }
 
 void add_async_copies(Calls& calls) {

@@ -11,6 +11,7 @@ Driver found() {
     find_symbol(library, "cuFuncGetParamInfo", driver.function_parameter);
     find_symbol(library, "cuKernelGetParamInfo", driver.kernel_parameter);
     find_symbol(library, "cuMemGetAddressRange_v2", driver.address_range);
+    find_symbol(library, "cuDeviceGetAttribute", driver.device_attribute);
     find_symbol(library, "cuDevicePrimaryCtxGetState", driver.primary_state);
     driver.complete = find_symbol(library, "cuThreadExchangeStreamCaptureMode", driver.exchange_capture_mode) &&
                       find_symbol(library, "cuModuleLoadData", driver.load_module) &&

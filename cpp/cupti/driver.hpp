@@ -19,6 +19,7 @@ struct Driver {
 
     CUresult (*address_range)(CUdeviceptr* begin, size_t* bytes, CUdeviceptr address) = nullptr;
 
+    CUresult (*device_attribute)(int* value, CUdevice_attribute attribute, CUdevice device) = nullptr;
     CUresult (*primary_state)(CUdevice device, unsigned* flags, int* active) = nullptr;
 
     CUresult (*exchange_capture_mode)(CUstreamCaptureMode* mode) = nullptr;

@@ -78,6 +78,7 @@ struct Changes {
     std::vector<Ordered> ordered;  // streams that come after others by a rule of the driver
     std::vector<Launched> launched;
     std::vector<u64> recorded, freed;  // events, memory
+    std::vector<u64> lent;  // see host/pageable.hpp
     Stream* doomed_stream = nullptr;  // that the call destroys unless the driver refuses
     u64 doomed_event = Handles::kNoEvent;
     std::map<u64, Pinned> unpinned;
@@ -96,6 +97,7 @@ struct Changes {
         launched.clear();
         recorded.clear();
         freed.clear();
+        lent.clear();
         doomed_stream = nullptr;
         doomed_event = Handles::kNoEvent;
         unpinned.clear();

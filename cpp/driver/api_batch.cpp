@@ -33,6 +33,8 @@ struct Copy {
     bool in_call() const { return order == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL; }
     // In memory of the host: pageable or page-locked.
     bool is_on_host() const { return !memory().in_arena(from.begin) && !is_managed(from.begin); }
+    // Pageable memory, which is read later. Of rows with gaps between them the gaps are the program's.
+    bool lends() const { return !in_call() && where_is(from) == check::Where::Pageable && !from.has_gaps(); }
     Source reading() const {
         if (!in_call()) return Source::InOrder;
         return is_on_host() ? Source::Now : Source::AsNow;
@@ -86,10 +88,14 @@ CUresult copy_all(Lock& lock, const Copies& copies, size_t* failed, Stream* stre
     }
     *failed = SIZE_MAX;
     note_perhaps_waited(copies, stream);
-    std::vector<Work> all;  // read now, before a full queue makes the call wait
+    std::vector<std::pair<const Copy*, Work>> all;  // read now, before a full queue makes the call wait
     for (const Copy& one : copies)
-        if (!one.is_empty()) all.push_back(work_of_copy(one.to, one.from, one.reading()));
-    for (Work& work : all) REFUSE_IF(submit(lock, stream, std::move(work)));
+        if (!one.is_empty()) all.emplace_back(&one, work_of_copy(one.to, one.from, one.reading()));
+    for (auto& [one, work] : all) {
+        Position position;
+        REFUSE_IF(submit(lock, stream, std::move(work), &position));
+        if (one->lends()) watch_lent(stream, position.time, one->from.begin, one->from.bytes());
+    }
     return CUDA_SUCCESS;
 }
 

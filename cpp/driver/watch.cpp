@@ -7,6 +7,7 @@
 #include "engine/records.hpp"
 #include "host/guard.hpp"
 #include "host/judge.hpp"
+#include "host/pageable.hpp"
 #include "kernels/followed.hpp"
 #include "native/native.hpp"
 
@@ -217,8 +218,19 @@ void judge_host(const check::Clock& coming) {
     check::Clock known = engine().host();
     known.join(coming);
     check::host::examine(known);
-    judge_host();
+    watched([&] {
+        check::host::judge_lent(engine(), known, this_thread().site);
+        return 0;
+    });
 }
+
+void watch_lent(const Stream* stream, check::Time time, u64 begin, u64 bytes) {
+    if (!driver().config.races || !check::host::is_on()) return;
+    u64 loan = engine().lend(*stream->order, operation(this_thread().call), time, begin, begin + bytes, true);
+    check::host::lend(loan, begin, begin + bytes, time);
+}
+
+void forget_lent(u64 begin, u64 bytes) { check::host::forget_lent(begin, begin + bytes); }
 
 void host_may_learn(const check::Clock& clock) {
     judge_host();

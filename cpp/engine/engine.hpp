@@ -54,6 +54,7 @@
 #include "words.hpp"
 
 #include <atomic>
+#include <deque>
 #include <set>
 #include <string>
 
@@ -107,6 +108,10 @@ class Engine {
     void manage(u64 address);
     // The host reads or writes these bytes of page-locked or managed memory itself. `sure`: else it may have meant others.
     void touch_by_host(Operation what, u64 begin, u64 end, Role role, bool sure);
+    // The operation at this time reads pageable memory of the host when it runs; returns a number for that. `sure`: else
+    // kernels may write there, too. `changed`: the host did that before the operation was known to be done.
+    u64 lend(const Stream& stream, Operation what, Time time, u64 begin, u64 end, bool sure);
+    void find_changed(u64 loan, Operation changed, Role role);
     // What was queued on such memory since the last call, from the first call on.
     std::vector<HostUse> take_host_uses();
     const Clock& host() const { return order_.host(); }
@@ -232,6 +237,8 @@ class Engine {
     std::vector<Access> found_;  // by the comparison in progress
     Replaced replaced_;
     std::vector<HostUse> host_uses_;
+    std::deque<Access> loans_;  // the newest, which are numbered from 1 on
+    u64 lent_ = 0;
     bool keeps_host_uses_ = false;
     std::vector<u64> freed_uses_;
     std::atomic<bool> has_freed_uses_{false};

@@ -77,6 +77,34 @@ void Engine::touch_by_host(Operation what, u64 begin, u64 end, Role role, bool s
     }
 }
 
+u64 Engine::lend(const Stream& stream, Operation what, Time time, u64 begin, u64 end, bool sure) {
+    constexpr std::size_t kMost = 4096;
+    if (trace_) trace_->line(":lend", &stream, what, time.slot, time.number, begin, end, sure);
+    Access read = access(&stream, time, what, Role::Read);
+    read.begin = begin;
+    read.end = end;
+    read.unseen |= !sure;
+    if (loans_.size() == kMost) loans_.pop_front();
+    loans_.push_back(read);
+    return ++lent_;
+}
+
+void Engine::find_changed(u64 loan, Operation changed, Role role) {
+    if (trace_) trace_->line(":changed", loan, changed, role);
+    u64 first = lent_ - loans_.size() + 1;
+    if (loan < first || loan > lent_) return;
+    const Access& read = loans_[loan - first];
+    Access made = access(nullptr, {}, changed, role);
+    made.begin = read.begin;
+    made.end = read.end;
+    made.unseen = read.unseen;
+    Block memory;
+    memory.place = Place::Host;
+    memory.begin = read.begin;
+    memory.end = read.end;
+    report(Kind::Race, read, made, memory);
+}
+
 // Drivers wait for the work that is queued, though no page promises it: so a finding is possible.
 u64 Engine::unpin(Operation what, u64 address) {
     if (trace_) trace_->line(":unpin", what, address);

@@ -2,6 +2,7 @@
 #include "judge.hpp"
 
 #include "guard.hpp"
+#include "pageable.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -30,11 +31,14 @@ std::string where(u64 instruction) {
     return " in " + (info.dli_sname ? plain_name(info.dli_sname) + offset + " of " + file : file + offset);
 }
 
+constexpr char kWriteBefore[] = "host write, which was made before this call";
+constexpr char kFreeBefore[] = "host free, which was made before this call";
+
 const char* name_of(Did did) {
     switch (did) {
         case Did::Read: return "host read";
         case Did::Write: return "host write";
-        case Did::WriteBefore: return "host write, which was made before this call";
+        case Did::WriteBefore: return kWriteBefore;
         default: return "host free";
     }
 }
@@ -52,6 +56,13 @@ void judge(Engine& engine, u32 site) {
         Operation what{engine.name(name), note.did == Did::WriteBefore ? site : note.site};
         engine.touch_by_host(what, note.begin, note.end, role_of(note.did), note.sure);
     }
+}
+
+void judge_lent(Engine& engine, const Clock& coming, u32 site) {
+    examine_lent(coming, [&](u64 loan, bool gone) {
+        Operation what{engine.name(gone ? kFreeBefore : kWriteBefore), site};
+        engine.find_changed(loan, what, gone ? Role::Free : Role::Write);
+    });
 }
 
 }  // namespace check::host

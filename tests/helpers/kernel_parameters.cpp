@@ -1,5 +1,5 @@
-// What the driver says of the parameters of kernels, for the scenes of scenes_of_launches.py, of primary contexts, and of
-// memory that no call has allocated.
+// What the driver says of the parameters of kernels, for the scenes of scenes_of_launches.py, of primary contexts, of
+// memory that no call has allocated, and of what kernels reach.
 #include <cstddef>
 #include <map>
 #include <vector>
@@ -8,7 +8,7 @@ using Parameters = std::vector<std::pair<std::size_t, std::size_t>>;  // offset 
 
 namespace {
 
-int changed = 0, active = 0;
+int changed = 0, active = 0, reached = 0;
 unsigned long long variables = 0, bytes_of_variables = 0;
 void (*called)() = nullptr;
 
@@ -49,6 +49,12 @@ int cuMemGetAddressRange_v2(unsigned long long* begin, std::size_t* bytes, unsig
     if (address - variables >= bytes_of_variables) return 500;
     *begin = variables;
     *bytes = bytes_of_variables;
+    return 0;
+}
+
+void let_kernels_reach_all(int to) { reached = to; }
+int cuDeviceGetAttribute(int* value, int attribute, int) {
+    *value = attribute == 88 && reached;  // CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS
     return 0;
 }
 

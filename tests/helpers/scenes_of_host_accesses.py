@@ -11,9 +11,11 @@ import platform
 from collections.abc import Callable
 from typing import Any
 
+from copy_shapes import words
 from fabricated import A, B, Program, X, out, scene
 
 PAGE = mmap.PAGESIZE
+IN_ORDER, DURING_CALL = 1, 2                            # CU_MEMCPY_SRC_ACCESS_ORDER_…
 REFUSED, GRAPH, EXECUTABLE = 999, 0xA000, 0xB000
 IS_HERE = platform.machine() == "x86_64" and not os.environ.get("LD_PRELOAD")      # a sanitizer has the signals
 kept: list[mmap.mmap] = []
@@ -52,8 +54,31 @@ def upload(p: Program, address: int, stream: int = A, bytes: int = PAGE, **more:
     p.call("cuMemcpyHtoDAsync_v2", dstDevice=X, srcHost=address, ByteCount=bytes, hStream=stream, **more)
 
 
-def download(p: Program, address: int, stream: int = A) -> None:
-    p.call("cuMemcpyDtoHAsync_v2", dstHost=address, srcDevice=X, ByteCount=PAGE, hStream=stream)
+def download(p: Program, address: int, stream: int = A, **more: Any) -> None:
+    p.call("cuMemcpyDtoHAsync_v2", dstHost=address, srcDevice=X, ByteCount=PAGE, hStream=stream, **more)
+
+
+def pageable(p: Program) -> int:
+    kernels_reach_it(p, False)
+    return new_memory(p)
+
+
+def unmap() -> None:
+    """The memory that was made last."""
+    kept.pop().close()
+
+
+def kernels_reach_it(p: Program, do: bool) -> None:
+    """The driver says so."""
+    ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD).let_kernels_reach_all(do)
+
+
+def lend(p: Program, address: int, entry: str = "cuMemcpyBatchAsync", order: int = IN_ORDER, **more: Any) -> None:
+    attributes = (ctypes.c_uint32 * 6)(order)
+    if entry == "cuMemcpyWithAttributesAsync":
+        return p.call(entry, dst=X, src=address, size=PAGE, attr=attributes, hStream=A, **more)
+    return p.call(entry, dsts=words(X), srcs=words(address), sizes=words(PAGE), count=1, attrs=attributes,
+                  attrsIdxs=words(0), numAttrs=1, hStream=A, **more)
 
 
 def write(address: int) -> None:
@@ -86,6 +111,69 @@ if IS_HERE:
         if repaired:
             p.synchronize(A)
         write(address + 8)
+
+    for entry in ("cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", "cuMemcpyWithAttributesAsync"):
+        def pageable_memory_of_a_batch(p: Program, repaired: bool, entry: str = entry) -> None:
+            address = pageable(p)
+            lend(p, address, entry)
+            if repaired:
+                p.synchronize(A)
+            write(address + 8)
+            p.synchronize(A)
+
+        scene("certain read/write", name=f"{entry}, whose pageable source is overwritten")(pageable_memory_of_a_batch)
+
+    @scene("certain read/write")
+    def pageable_memory_is_read_in_the_call(p: Program, repaired: bool) -> None:
+        address = pageable(p)
+        lend(p, address, order=DURING_CALL if repaired else IN_ORDER)
+        write(address + 8)
+        p.synchronize(A)
+
+    @scene("certain read/free")
+    def pageable_memory_is_unmapped(p: Program, repaired: bool) -> None:
+        address = pageable(p)
+        lend(p, address)
+        if repaired:
+            p.synchronize(A)
+        unmap()
+        p.synchronize(A)
+
+    @scene("certain read/write")
+    def the_host_writes_pageable_memory_and_waits_for_another_stream(p: Program, repaired: bool) -> None:
+        address = pageable(p)
+        lend(p, address)
+        p.synchronize(A if repaired else B)
+        write(address)
+        p.synchronize(A)
+
+    @scene("certain read/write")
+    def the_driver_writes_pageable_memory_that_was_lent(p: Program, repaired: bool) -> None:
+        address = pageable(p)
+        lend(p, address)
+        if repaired:
+            download(p, address, meanwhile=lambda: write(address))
+        else:
+            write(address)
+            p.synchronize(A)
+
+    @scene("certain read/write")
+    def a_batch_of_pageable_memory_is_refused(p: Program, repaired: bool) -> None:
+        address = pageable(p)
+        lend(p, address, result=REFUSED if repaired else 0)
+        write(address)
+        p.synchronize(A)
+
+    @scene("possible read/write")
+    def kernels_reach_pageable_memory(p: Program, repaired: bool) -> None:
+        """One may have written there."""
+        address = pageable(p)
+        kernels_reach_it(p, True)
+        lend(p, address)
+        if repaired:
+            p.synchronize(A)
+        write(address)
+        p.synchronize(A)
 
     @scene("certain write/read")
     def the_host_reads_what_is_being_downloaded(p: Program, repaired: bool) -> None:

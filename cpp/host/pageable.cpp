@@ -1,0 +1,64 @@
+// See pageable.hpp.
+#include "pageable.hpp"
+
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace check::host {
+
+namespace {
+
+struct Loan {
+    u64 number, begin, end;
+    u64 hash;
+    Time time;
+};
+
+std::vector<Loan>& loans() {
+    static auto& all = *new std::vector<Loan>;
+    return all;
+}
+
+// Nothing: the memory is gone, or the kernel refuses to read for us. A read of our own would be a fault.
+std::optional<u64> hash_of(u64 begin, u64 end) {
+    constexpr u64 kPart = 1 << 16;
+    static auto& part = *new std::vector<char>(kPart);
+    u64 hash = 0;
+    for (u64 at = begin; at < end; at += kPart) {
+        u64 bytes = std::min(kPart, end - at);
+        iovec to{part.data(), bytes}, from{reinterpret_cast<void*>(at), bytes};
+        if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) != ssize_t(bytes)) return std::nullopt;
+        hash = hash * 31 + std::hash<std::string_view>{}({part.data(), bytes});
+    }
+    return hash;
+}
+
+}  // namespace
+
+void lend(u64 loan, u64 begin, u64 end, Time time) {
+    if (std::optional<u64> hash = hash_of(begin, end)) loans().push_back({loan, begin, end, *hash, time});
+}
+
+void forget_lent(u64 begin, u64 end) {
+    std::erase_if(loans(), [&](const Loan& one) { return one.begin < end && begin < one.end; });
+}
+
+void forget_loan(u64 loan) {
+    std::erase_if(loans(), [&](const Loan& one) { return one.number == loan; });
+}
+
+void examine_lent(const Clock& coming, const std::function<void(u64 loan, bool gone)>& changed) {
+    std::erase_if(loans(), [&](const Loan& one) {
+        if (!coming.covers(one.time)) return false;
+        std::optional<u64> hash = hash_of(one.begin, one.end);
+        if (hash != one.hash) changed(one.number, !hash);
+        return true;
+    });
+}
+
+}  // namespace check::host

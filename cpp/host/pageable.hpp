@@ -1,0 +1,24 @@
+// Pageable memory that a copy reads later: a batch, or one copy with attributes, reads it in the order of its stream.
+//
+// Its pages are not protected, since they belong to malloc and may be unmapped at any time. The bytes are compared when
+// the host learns that the copy is done: a change is a write of the host's in the meantime, or a free, whose place is not
+// known. A free that leaves the bytes as they are is not seen.
+//
+// All functions are called under the front end's lock.
+#pragma once
+
+#include "engine/host_use.hpp"
+
+#include <functional>
+
+namespace check::host {
+
+// The copy at this time reads these bytes; the engine knows it by `loan`.
+void lend(u64 loan, u64 begin, u64 end, Time time);
+// The driver writes there, or has refused the copy.
+void forget_lent(u64 begin, u64 end);
+void forget_loan(u64 loan);
+// Compares all that `coming` covers, and forgets it. `gone`: it was freed, and not only written.
+void examine_lent(const Clock& coming, const std::function<void(u64 loan, bool gone)>& changed);
+
+}  // namespace check::host
