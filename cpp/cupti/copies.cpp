@@ -96,7 +96,7 @@ void Call::copy(const Copy& copy) const {
     if (!front.was_managed(copy.source.begin) && !copy.has_read) touched[count++] = range(copy.source, Role::Read);
     if (!front.was_managed(copy.target.begin)) touched[count++] = range(copy.target, Role::Write);
     if (where_is(*this, copy.target) == Where::Pageable)
-        host::forget_lent(copy.target.begin, copy.target.begin + copy.target.bytes);
+        host::forget_late_reads(copy.target.begin, copy.target.begin + copy.target.bytes);
     std::vector<Stream*> beside = legacy_streams_beside(*this, *on, copy);
     if (!beside.empty()) thread.changes.ordered.push_back({on, front.engine().queued(*on)});
     for (Stream* other : beside) thread.changes.ordered.push_back({other, front.engine().queued(*other)});
@@ -186,13 +186,13 @@ bool kernels_reach_all(const Call& call) {
 }
 
 // The newest operation on the stream reads pageable memory when it runs.
-void lend(const Call& call, CUstream handle, u64 begin, u64 bytes, bool sure) {
+void note_late_read(const Call& call, CUstream handle, u64 begin, u64 bytes, bool sure) {
     Stream* on = host::is_on() && bytes ? call.stream(handle) : nullptr;
     if (!on || on->capture || where_is(call, {begin, bytes}) != Where::Pageable) return;
     Engine& engine = call.front.engine();
-    u64 loan = engine.lend(*on, call.what, on->now(), begin, begin + bytes, sure);
-    host::lend(loan, begin, begin + bytes, on->now());
-    call.thread.changes.lent.push_back(loan);
+    u64 number = engine.read_late(*on, call.what, on->now(), begin, begin + bytes, sure);
+    host::read_late(number, begin, begin + bytes, on->now());
+    call.thread.changes.late_reads.push_back(number);
 }
 
 // `p` has a list of copies, and of their attributes.
@@ -209,7 +209,7 @@ void copy_batch(const Call& call, const Parameters& p) {
     for (std::size_t i = 0; i < p.count; i++) {
         bool has_read = is_read_in_call(p, i);
         call.copy({{p.dsts[i], p.sizes[i]}, {p.srcs[i], p.sizes[i]}, p.hStream, Form::Attributes, has_read});
-        if (!has_read) lend(call, p.hStream, p.srcs[i], p.sizes[i], sure);
+        if (!has_read) note_late_read(call, p.hStream, p.srcs[i], p.sizes[i], sure);
     }
 }
 

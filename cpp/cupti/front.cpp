@@ -37,7 +37,7 @@ void Front::judge_host(u32 site, const Clock& coming) {
     known.join(coming);
     host::examine(known);
     judge_host(site);
-    host::judge_lent(engine(), known, site);
+    host::judge_late_reads(engine(), known, site);
 }
 
 // An allocation that another thread has not handed over yet looks like other memory, too: its use before is not found.
@@ -67,7 +67,7 @@ void Front::undo(const Changes& changes) {
     for (const Changes::Fed& fed : changes.fed) engine().refuse(*fed.stream, fed.what, fed.time);
     for (u64 event : changes.recorded) engine().refuse_record(event);
     for (u64 address : changes.freed) engine().keep(address);
-    for (u64 loan : changes.lent) host::forget_loan(loan);
+    for (u64 number : changes.late_reads) host::forget_late_read(number);
     for (auto& [begin, was] : changes.unpinned) {
         pinned_[begin] = {was.end, was.by, 0, was.registered};
         if (was.generation) engine().refuse_unpin(was.generation, was.by, begin, was.end - begin);

@@ -78,7 +78,7 @@ struct Changes {
     std::vector<Ordered> ordered;  // streams that come after others by a rule of the driver
     std::vector<Launched> launched;
     std::vector<u64> recorded, freed;  // events, memory
-    std::vector<u64> lent;  // see host/pageable.hpp
+    std::vector<u64> late_reads;  // see host/pageable.hpp
     Stream* doomed_stream = nullptr;  // that the call destroys unless the driver refuses
     u64 doomed_event = Handles::kNoEvent;
     std::map<u64, Pinned> unpinned;
@@ -97,7 +97,7 @@ struct Changes {
         launched.clear();
         recorded.clear();
         freed.clear();
-        lent.clear();
+        late_reads.clear();
         doomed_stream = nullptr;
         doomed_event = Handles::kNoEvent;
         unpinned.clear();

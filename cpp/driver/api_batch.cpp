@@ -34,7 +34,7 @@ struct Copy {
     // In memory of the host: pageable or page-locked.
     bool is_on_host() const { return !memory().in_arena(from.begin) && !is_managed(from.begin); }
     // Pageable memory, which is read later. Of rows with gaps between them the gaps are the program's.
-    bool lends() const { return !in_call() && where_is(from) == check::Where::Pageable && !from.has_gaps(); }
+    bool is_read_late() const { return !in_call() && where_is(from) == check::Where::Pageable && !from.has_gaps(); }
     Source reading() const {
         if (!in_call()) return Source::InOrder;
         return is_on_host() ? Source::Now : Source::AsNow;
@@ -94,7 +94,7 @@ CUresult copy_all(Lock& lock, const Copies& copies, size_t* failed, Stream* stre
     for (auto& [one, work] : all) {
         Position position;
         REFUSE_IF(submit(lock, stream, std::move(work), &position));
-        if (one->lends()) watch_lent(stream, position.time, one->from.begin, one->from.bytes());
+        if (one->is_read_late()) watch_late_read(stream, position.time, one->from.begin, one->from.bytes());
     }
     return CUDA_SUCCESS;
 }

@@ -109,7 +109,7 @@ EXPORT void xsim_reset(const char* policy, u64 seed) {
     });
     run_everything(lock);
     judge_host();
-    forget_lent(0, ~u64(0));
+    forget_late_reads(0, ~u64(0));
     d.engine.all_is_done();
     check::host::settle(d.engine.host());
     d.steps = 0;

@@ -77,7 +77,7 @@ Work work_of_copy(const Side& to, const Side& from, Source source) {
         work.run = [move, staged] { move(staged->data()); };
     }
     to.touched_by(work, Use::Write);
-    if (where_is(to) == Where::Pageable) forget_lent(to.begin, to.bytes());
+    if (where_is(to) == Where::Pageable) forget_late_reads(to.begin, to.bytes());
     return work;
 }
 

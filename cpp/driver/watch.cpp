@@ -219,18 +219,18 @@ void judge_host(const check::Clock& coming) {
     known.join(coming);
     check::host::examine(known);
     watched([&] {
-        check::host::judge_lent(engine(), known, this_thread().site);
+        check::host::judge_late_reads(engine(), known, this_thread().site);
         return 0;
     });
 }
 
-void watch_lent(const Stream* stream, check::Time time, u64 begin, u64 bytes) {
+void watch_late_read(const Stream* stream, check::Time time, u64 begin, u64 bytes) {
     if (!driver().config.races || !check::host::is_on()) return;
-    u64 loan = engine().lend(*stream->order, operation(this_thread().call), time, begin, begin + bytes, true);
-    check::host::lend(loan, begin, begin + bytes, time);
+    u64 number = engine().read_late(*stream->order, operation(this_thread().call), time, begin, begin + bytes, true);
+    check::host::read_late(number, begin, begin + bytes, time);
 }
 
-void forget_lent(u64 begin, u64 bytes) { check::host::forget_lent(begin, begin + bytes); }
+void forget_late_reads(u64 begin, u64 bytes) { check::host::forget_late_reads(begin, begin + bytes); }
 
 void host_may_learn(const check::Clock& clock) {
     judge_host();

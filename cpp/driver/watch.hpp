@@ -51,8 +51,8 @@ void judge_host();
 void judge_host(const check::Clock& coming);  // … which the host will know
 void host_may_learn(const check::Clock& clock);
 // The operation at this time reads pageable memory when it runs: see host/pageable.hpp. A copy writes there.
-void watch_lent(const Stream* stream, check::Time time, u64 begin, u64 bytes);
-void forget_lent(u64 begin, u64 bytes);
+void watch_late_read(const Stream* stream, check::Time time, u64 begin, u64 bytes);
+void forget_late_reads(u64 begin, u64 bytes);
 check::Time watch_launch(Stream* stream, const check::Graph& graph);
 check::Time watch_record(u64 event, Stream* stream);
 void watch_wait(Stream* stream, u64 event);

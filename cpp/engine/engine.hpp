@@ -110,8 +110,8 @@ class Engine {
     void touch_by_host(Operation what, u64 begin, u64 end, Role role, bool sure);
     // The operation at this time reads pageable memory of the host when it runs; returns a number for that. `sure`: else
     // kernels may write there, too. `changed`: the host did that before the operation was known to be done.
-    u64 lend(const Stream& stream, Operation what, Time time, u64 begin, u64 end, bool sure);
-    void find_changed(u64 loan, Operation changed, Role role);
+    u64 read_late(const Stream& stream, Operation what, Time time, u64 begin, u64 end, bool sure);
+    void find_changed(u64 number, Operation changed, Role role);
     // What was queued on such memory since the last call, from the first call on.
     std::vector<HostUse> take_host_uses();
     const Clock& host() const { return order_.host(); }
@@ -237,8 +237,8 @@ class Engine {
     std::vector<Access> found_;  // by the comparison in progress
     Replaced replaced_;
     std::vector<HostUse> host_uses_;
-    std::deque<Access> loans_;  // the newest, which are numbered from 1 on
-    u64 lent_ = 0;
+    std::deque<Access> late_reads_;  // the newest, which are numbered from 1 on
+    u64 late_count_ = 0;
     bool keeps_host_uses_ = false;
     std::vector<u64> freed_uses_;
     std::atomic<bool> has_freed_uses_{false};

@@ -77,23 +77,23 @@ void Engine::touch_by_host(Operation what, u64 begin, u64 end, Role role, bool s
     }
 }
 
-u64 Engine::lend(const Stream& stream, Operation what, Time time, u64 begin, u64 end, bool sure) {
+u64 Engine::read_late(const Stream& stream, Operation what, Time time, u64 begin, u64 end, bool sure) {
     constexpr std::size_t kMost = 4096;
-    if (trace_) trace_->line(":lend", &stream, what, time.slot, time.number, begin, end, sure);
+    if (trace_) trace_->line(":late-read", &stream, what, time.slot, time.number, begin, end, sure);
     Access read = access(&stream, time, what, Role::Read);
     read.begin = begin;
     read.end = end;
     read.unseen |= !sure;
-    if (loans_.size() == kMost) loans_.pop_front();
-    loans_.push_back(read);
-    return ++lent_;
+    if (late_reads_.size() == kMost) late_reads_.pop_front();
+    late_reads_.push_back(read);
+    return ++late_count_;
 }
 
-void Engine::find_changed(u64 loan, Operation changed, Role role) {
-    if (trace_) trace_->line(":changed", loan, changed, role);
-    u64 first = lent_ - loans_.size() + 1;
-    if (loan < first || loan > lent_) return;
-    const Access& read = loans_[loan - first];
+void Engine::find_changed(u64 number, Operation changed, Role role) {
+    if (trace_) trace_->line(":changed", number, changed, role);
+    u64 first = late_count_ - late_reads_.size() + 1;
+    if (number < first || number > late_count_) return;
+    const Access& read = late_reads_[number - first];
     Access made = access(nullptr, {}, changed, role);
     made.begin = read.begin;
     made.end = read.end;

@@ -172,8 +172,8 @@ bool Player::on_memory(const std::string& call) {
         engine_.manage(number(1));
     } else if (call == ":host") {
         engine_.touch_by_host(operation(1), number(3), number(4), Role(number(5)), number(6));
-    } else if (call == ":lend") {
-        engine_.lend(*stream(1), operation(2), {u32(number(4)), number(5)}, number(6), number(7), number(8));
+    } else if (call == ":late-read") {
+        engine_.read_late(*stream(1), operation(2), {u32(number(4)), number(5)}, number(6), number(7), number(8));
     } else if (call == ":changed") {
         engine_.find_changed(number(1), operation(2), Role(number(4)));
     } else if (call == ":refuse-unpin") {

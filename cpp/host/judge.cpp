@@ -58,10 +58,10 @@ void judge(Engine& engine, u32 site) {
     }
 }
 
-void judge_lent(Engine& engine, const Clock& coming, u32 site) {
-    examine_lent(coming, [&](u64 loan, bool gone) {
+void judge_late_reads(Engine& engine, const Clock& coming, u32 site) {
+    examine_late_reads(coming, [&](u64 number, bool gone) {
         Operation what{engine.name(gone ? kFreeBefore : kWriteBefore), site};
-        engine.find_changed(loan, what, gone ? Role::Free : Role::Write);
+        engine.find_changed(number, what, gone ? Role::Free : Role::Write);
     });
 }
 

@@ -8,6 +8,6 @@ namespace check::host {
 // The call in progress has this site.
 void judge(Engine& engine, u32 site);
 // Of pageable memory (pageable.hpp): the host will know what `coming` covers.
-void judge_lent(Engine& engine, const Clock& coming, u32 site);
+void judge_late_reads(Engine& engine, const Clock& coming, u32 site);
 
 }  // namespace check::host

@@ -13,14 +13,14 @@ namespace check::host {
 
 namespace {
 
-struct Loan {
+struct LateRead {
     u64 number, begin, end;
     u64 hash;
     Time time;
 };
 
-std::vector<Loan>& loans() {
-    static auto& all = *new std::vector<Loan>;
+std::vector<LateRead>& late_reads() {
+    static auto& all = *new std::vector<LateRead>;
     return all;
 }
 
@@ -40,20 +40,20 @@ std::optional<u64> hash_of(u64 begin, u64 end) {
 
 }  // namespace
 
-void lend(u64 loan, u64 begin, u64 end, Time time) {
-    if (std::optional<u64> hash = hash_of(begin, end)) loans().push_back({loan, begin, end, *hash, time});
+void read_late(u64 number, u64 begin, u64 end, Time time) {
+    if (std::optional<u64> hash = hash_of(begin, end)) late_reads().push_back({number, begin, end, *hash, time});
 }
 
-void forget_lent(u64 begin, u64 end) {
-    std::erase_if(loans(), [&](const Loan& one) { return one.begin < end && begin < one.end; });
+void forget_late_reads(u64 begin, u64 end) {
+    std::erase_if(late_reads(), [&](const LateRead& one) { return one.begin < end && begin < one.end; });
 }
 
-void forget_loan(u64 loan) {
-    std::erase_if(loans(), [&](const Loan& one) { return one.number == loan; });
+void forget_late_read(u64 number) {
+    std::erase_if(late_reads(), [&](const LateRead& one) { return one.number == number; });
 }
 
-void examine_lent(const Clock& coming, const std::function<void(u64 loan, bool gone)>& changed) {
-    std::erase_if(loans(), [&](const Loan& one) {
+void examine_late_reads(const Clock& coming, const std::function<void(u64 number, bool gone)>& changed) {
+    std::erase_if(late_reads(), [&](const LateRead& one) {
         if (!coming.covers(one.time)) return false;
         std::optional<u64> hash = hash_of(one.begin, one.end);
         if (hash != one.hash) changed(one.number, !hash);

@@ -13,12 +13,12 @@
 
 namespace check::host {
 
-// The copy at this time reads these bytes; the engine knows it by `loan`.
-void lend(u64 loan, u64 begin, u64 end, Time time);
+// The copy at this time reads these bytes; the engine knows it by `number`.
+void read_late(u64 number, u64 begin, u64 end, Time time);
 // The driver writes there, or has refused the copy.
-void forget_lent(u64 begin, u64 end);
-void forget_loan(u64 loan);
+void forget_late_reads(u64 begin, u64 end);
+void forget_late_read(u64 number);
 // Compares all that `coming` covers, and forgets it. `gone`: it was freed, and not only written.
-void examine_lent(const Clock& coming, const std::function<void(u64 loan, bool gone)>& changed);
+void examine_late_reads(const Clock& coming, const std::function<void(u64 number, bool gone)>& changed);
 
 }  // namespace check::host

@@ -17,12 +17,10 @@ begin()
 main = stream()
 order = cuda.CUmemcpyAttributes()
 order.srcAccessOrder = cuda.CUmemcpySrcAccessOrder.CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
-buffer = numpy.empty(SIZE, numpy.uint8)
-for number in range(2):
-    column = ok(cuda.cuMemAlloc(SIZE))
-    if FIXED:
-        ok(cuda.cuStreamSynchronize(main))
-    buffer[:] = number                                  # of the next column
-    source = cuda.CUdeviceptr(buffer.ctypes.data)
-    ok(cuda.cuMemcpyBatchAsync([column], [source], [SIZE], 1, [order], [0], 1, main))       # first
+column, buffer = ok(cuda.cuMemAlloc(SIZE)), numpy.ones(SIZE, numpy.uint8)
+source = cuda.CUdeviceptr(buffer.ctypes.data)
+ok(cuda.cuMemcpyBatchAsync([column], [source], [SIZE], 1, [order], [0], 1, main))       # first
+if FIXED:
+    ok(cuda.cuStreamSynchronize(main))
+buffer[:] = 2                                           # of its next owner
 ok(cuda.cuStreamSynchronize(main))                      # then: by now the buffer has changed

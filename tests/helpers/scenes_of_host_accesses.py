@@ -73,7 +73,7 @@ def kernels_reach_it(p: Program, do: bool) -> None:
     ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD).let_kernels_reach_all(do)
 
 
-def lend(p: Program, address: int, entry: str = "cuMemcpyBatchAsync", order: int = IN_ORDER, **more: Any) -> None:
+def copy_late(p: Program, address: int, entry: str = "cuMemcpyBatchAsync", order: int = IN_ORDER, **more: Any) -> None:
     attributes = (ctypes.c_uint32 * 6)(order)
     if entry == "cuMemcpyWithAttributesAsync":
         return p.call(entry, dst=X, src=address, size=PAGE, attr=attributes, hStream=A, **more)
@@ -115,7 +115,7 @@ if IS_HERE:
     for entry in ("cuMemcpyBatchAsync", "cuMemcpyBatchAsync_v2", "cuMemcpyWithAttributesAsync"):
         def pageable_memory_of_a_batch(p: Program, repaired: bool, entry: str = entry) -> None:
             address = pageable(p)
-            lend(p, address, entry)
+            copy_late(p, address, entry)
             if repaired:
                 p.synchronize(A)
             write(address + 8)
@@ -126,14 +126,14 @@ if IS_HERE:
     @scene("certain read/write")
     def pageable_memory_is_read_in_the_call(p: Program, repaired: bool) -> None:
         address = pageable(p)
-        lend(p, address, order=DURING_CALL if repaired else IN_ORDER)
+        copy_late(p, address, order=DURING_CALL if repaired else IN_ORDER)
         write(address + 8)
         p.synchronize(A)
 
     @scene("certain read/free")
     def pageable_memory_is_unmapped(p: Program, repaired: bool) -> None:
         address = pageable(p)
-        lend(p, address)
+        copy_late(p, address)
         if repaired:
             p.synchronize(A)
         unmap()
@@ -142,15 +142,15 @@ if IS_HERE:
     @scene("certain read/write")
     def the_host_writes_pageable_memory_and_waits_for_another_stream(p: Program, repaired: bool) -> None:
         address = pageable(p)
-        lend(p, address)
+        copy_late(p, address)
         p.synchronize(A if repaired else B)
         write(address)
         p.synchronize(A)
 
     @scene("certain read/write")
-    def the_driver_writes_pageable_memory_that_was_lent(p: Program, repaired: bool) -> None:
+    def the_driver_writes_pageable_memory_that_is_read_later(p: Program, repaired: bool) -> None:
         address = pageable(p)
-        lend(p, address)
+        copy_late(p, address)
         if repaired:
             download(p, address, meanwhile=lambda: write(address))
         else:
@@ -160,7 +160,7 @@ if IS_HERE:
     @scene("certain read/write")
     def a_batch_of_pageable_memory_is_refused(p: Program, repaired: bool) -> None:
         address = pageable(p)
-        lend(p, address, result=REFUSED if repaired else 0)
+        copy_late(p, address, result=REFUSED if repaired else 0)
         write(address)
         p.synchronize(A)
 
@@ -169,7 +169,7 @@ if IS_HERE:
         """One may have written there."""
         address = pageable(p)
         kernels_reach_it(p, True)
-        lend(p, address)
+        copy_late(p, address)
         if repaired:
             p.synchronize(A)
         write(address)
