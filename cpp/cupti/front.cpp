@@ -20,6 +20,13 @@ const Pinned* Front::find_pinned(u64 address) const {
     return before.end > address ? &before : nullptr;
 }
 
+bool Front::has_pinned(const std::vector<u8>& space) const {
+    if (pinned_.empty()) return false;
+    for (std::size_t offset = 0; offset + sizeof(u64) <= space.size(); offset += sizeof(u64))
+        if (find_pinned(word_at(space, u32(offset)))) return true;
+    return false;
+}
+
 void Front::guard_host() {
     for (const HostUse& use : engine().take_host_uses()) {
         auto known = pinned_.find(use.block_begin);

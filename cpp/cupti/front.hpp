@@ -220,6 +220,8 @@ class Front {
     }
     // nullptr: the host cannot reach the address, or it is in pageable memory.
     const Pinned* find_pinned(u64 address) const;
+    // True if one of the words is an address there.
+    bool has_pinned(const std::vector<u8>& space) const;
     // True if the address is in memory of a device, or in managed memory.
     bool is_on_device(u64 address) {
         const Block* block = engine().find(address);

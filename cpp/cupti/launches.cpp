@@ -105,6 +105,7 @@ void launch(const Call& call, CUfunction function, CUstream stream, const Argume
     noted.shape = arguments.shape;
     call.thread.changes.note(noted.number);
     read_arguments(kernel.parameters, arguments.values, arguments.extra, noted.space);
+    call.thread.touches_host = host::is_on() && front.has_pinned(noted.space);
     if (!due) return front.backlog.keep();
     u64 found = front.engine().findings().added();
     Time time = front.backlog.feed(noted);
