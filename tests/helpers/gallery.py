@@ -17,7 +17,7 @@ from places import ROOT
 FOLDER = ROOT / "examples/races"
 BY_HOST = " by the host"
 CHECK = [sys.executable, "-m", "xlogmem", "check"]
-# What a library has to be able to do on the simulated driver before its programs can be expected to.
+# What a library has to be able to do under the check before its programs can be expected to.
 STARTS = {"cupy": "import cupy; cupy.zeros(1)",
           "numba": "from numba import cuda; cuda.jit(lambda x: None)[1, 1](cuda.device_array(1))"}
 
@@ -59,8 +59,8 @@ CHECKED = [pytest.param(race, marks=NEEDED if race.by_host else (), id=race.prog
 
 
 @functools.cache
-def why_not(library: str) -> str | None:
-    """Why programs of this library cannot run here."""
+def why_not(library: str, place: str) -> str | None:
+    """Why programs of this library cannot run here, in that place."""
     try:
         if importlib.util.find_spec(library) is None:
             return f"{library} is not installed"
@@ -69,12 +69,12 @@ def why_not(library: str) -> str | None:
     if library not in STARTS:
         return None
     environment = {name: value for name, value in os.environ.items() if not name.startswith("XLOGMEM_")}
-    done = subprocess.run([*CHECK, "--", sys.executable, "-c", STARTS[library]], capture_output=True, text=True,
+    done = subprocess.run([*CHECK, place, "--", sys.executable, "-c", STARTS[library]], capture_output=True, text=True,
                           env=environment, timeout=120)
-    return None if done.returncode == 0 else f"{library} does not start on the simulated driver"
+    return None if done.returncode == 0 else f"{library} does not start under the check ({place})"
 
 
-def require(race: Race) -> None:
+def require(race: Race, place: str) -> None:
     for library in race.libraries:
-        if reason := why_not(library):
+        if reason := why_not(library, place):
             pytest.skip(reason)

@@ -192,11 +192,12 @@ def test_quarantine_is_returned_before_there_is_no_memory():
 
 def test_quarantine_is_returned_to_callers_without_a_runtime_too():
     streams = StreamPool()
-    guard = GuardResourceAdaptor(Small(1024 + 512))
+    small = Small(1024 + 512)
+    guard = GuardResourceAdaptor(small)
+    guard.deallocate(guard.allocate(1024, streams.default), 1024, streams.default)
+    assert (guard.quarantined_blocks, small.room) == (1, 0)
     ptr = guard.allocate(1024, streams.default)
-    guard.deallocate(ptr, 1024, streams.default)
-    assert guard.quarantined_blocks == 1
-    assert guard.allocate(1024, streams.default) == ptr
+    assert (guard.quarantined_blocks, small.room) == (0, 0)
     guard.deallocate(ptr, 1024, streams.default)
 
 
