@@ -20,7 +20,7 @@ pytestmark = pytest.mark.simulator
 
 FOUND = re.compile(r"(?P<certain>certain|possible) (?:of-driver )?(?:(?P<kind>[a-z-]+) )?\S+/\S+ "
                    r"(?P<first>\S+)@(?P<at>\d+)\S*/(?P<on>\w+) "
-                   r"(?P<second>(?:host )?\S+)@(?P<later>\d+)(?:<(?P<captured>\d+))?/(?P<there>\w+) "
+                   r"(?P<second>host [^@]+|\S+)@(?P<later>\d+)(?:<(?P<captured>\d+))?/(?P<there>\w+) "
                    r"\S*\[(?P<bytes>\d+:\d+)\](?: \"(?P<tag>.*)\")?(?: \(wait@.*\))?(?: x(?P<count>\d+))?$")
 
 
@@ -105,7 +105,7 @@ def expected(findings):
 @pytest.mark.parametrize("race", CHECKED)
 @pytest.mark.parametrize("form", [[], ["--fixed"]], ids=["wrong", "repaired"])
 def test_the_gallery(race, form, recorded, replay):
-    require(race)
+    require(race, "--no-gpu")
     findings, lines = recorded(str(race.file), *form)
     assert bool(findings) == (not form)
     assert replayed(replay, lines) == expected(findings)

@@ -24,6 +24,7 @@ from xlogmem.observe.live.reading import EndedError, LiveError, UnpublishedError
 __all__ = ["JsonLines", "Screen", "Shown", "Texts", "follow", "run"]
 
 DRAIN = 1.0                                 # seconds for what a program's own children still print when it has ended
+STANDARD_ERROR = 2                          # the descriptor, also where sys.stderr is something else
 
 
 class Shown(Protocol):
@@ -140,7 +141,7 @@ def run(command: list[str], shown: Shown, interval: float, once: bool, above: Co
 def start(command: list[str], above: Console | None, stack: ExitStack) -> subprocess.Popen[bytes]:
     variables = os.environ | {"XLOGMEM_PUBLISH": "1"}
     if above is None:
-        program = subprocess.Popen(command, env=variables, stdout=sys.stderr.fileno())
+        program = subprocess.Popen(command, env=variables, stdout=STANDARD_ERROR)
         stack.callback(waited_for, program)
         return program
     # Output of the program would end up in the middle of the picture.
