@@ -59,7 +59,7 @@ CHECKED = [pytest.param(race, marks=NEEDED if race.by_host else (), id=race.prog
 
 
 @functools.cache
-def why_not(library: str, place: str) -> str | None:
+def why_not(library: str, place: str = "--no-gpu") -> str | None:
     """Why programs of this library cannot run here, in that place."""
     try:
         if importlib.util.find_spec(library) is None:
@@ -74,7 +74,7 @@ def why_not(library: str, place: str) -> str | None:
     return None if done.returncode == 0 else f"{library} does not start under the check ({place})"
 
 
-def require(race: Race, place: str) -> None:
+def require(race: Race, place: str = "--no-gpu") -> None:
     for library in race.libraries:
         if reason := why_not(library, place):
             pytest.skip(reason)
