@@ -105,7 +105,7 @@ def expected(findings):
 @pytest.mark.parametrize("race", CHECKED)
 @pytest.mark.parametrize("form", [[], ["--fixed"]], ids=["wrong", "repaired"])
 def test_the_gallery(race, form, recorded, replay):
-    require(race)
+    require(race, "--no-gpu")
     findings, lines = recorded(str(race.file), *form)
     assert bool(findings) == (not form)
     assert replayed(replay, lines) == expected(findings)
