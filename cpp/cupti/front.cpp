@@ -27,6 +27,12 @@ bool Front::has_pinned(const std::vector<u8>& space) const {
     return false;
 }
 
+void Front::pin(u64 begin, u64 bytes, Operation by, bool registered) {
+    host::judge_late_reads(engine(), begin, begin + bytes, by.site);
+    pinned_[begin] = {begin + bytes, by, 0, registered};
+    engine().pin(by, begin, bytes);
+}
+
 void Front::guard_host() {
     for (const HostUse& use : engine().take_host_uses()) {
         auto known = pinned_.find(use.block_begin);

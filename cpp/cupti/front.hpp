@@ -196,10 +196,7 @@ class Front {
     }
 
     // -- memory of the host that the device can reach ------------------------------------------------------------------
-    void pin(u64 begin, u64 bytes, Operation by, bool registered) {
-        pinned_[begin] = {begin + bytes, by, 0, registered};
-        engine().pin(by, begin, bytes);
-    }
+    void pin(u64 begin, u64 bytes, Operation by, bool registered);
     void note_mapped(u64 begin, u64 bytes) {  // managed memory
         pinned_[begin] = {begin + bytes};
         engine().manage(begin);

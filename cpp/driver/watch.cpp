@@ -199,7 +199,12 @@ void watch_managed(u64 address, u64 bytes) {
 }
 
 void watch_pin(u64 address, u64 bytes) {
-    if (driver().config.races) engine().pin(operation(this_thread().call), address, bytes);
+    if (!driver().config.races) return;
+    watched([&] {
+        check::host::judge_late_reads(engine(), address, address + bytes, this_thread().site);
+        engine().pin(operation(this_thread().call), address, bytes);
+        return 0;
+    });
 }
 
 void watch_unpin(u64 address) {

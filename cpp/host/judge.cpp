@@ -58,11 +58,23 @@ void judge(Engine& engine, u32 site) {
     }
 }
 
-void judge_late_reads(Engine& engine, const Clock& coming, u32 site) {
-    examine_late_reads(coming, [&](u64 number, bool gone) {
+namespace {
+
+Changed found_by(Engine& engine, u32 site) {
+    return [&engine, site](u64 number, bool gone) {
         Operation what{engine.name(gone ? kFreeBefore : kWriteBefore), site};
         engine.find_changed(number, what, gone ? Role::Free : Role::Write);
-    });
+    };
+}
+
+}  // namespace
+
+void judge_late_reads(Engine& engine, const Clock& coming, u32 site) {
+    examine_late_reads(coming, found_by(engine, site));
+}
+
+void judge_late_reads(Engine& engine, u64 begin, u64 end, u32 site) {
+    examine_late_reads(begin, end, found_by(engine, site));
 }
 
 }  // namespace check::host

@@ -9,5 +9,7 @@ namespace check::host {
 void judge(Engine& engine, u32 site);
 // Of pageable memory (pageable.hpp): the host will know what `coming` covers.
 void judge_late_reads(Engine& engine, const Clock& coming, u32 site);
+// These bytes become page-locked.
+void judge_late_reads(Engine& engine, u64 begin, u64 end, u32 site);
 
 }  // namespace check::host

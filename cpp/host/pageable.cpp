@@ -38,6 +38,17 @@ std::optional<u64> hash_of(u64 begin, u64 end) {
     return hash;
 }
 
+// Compares those, and forgets them.
+template <class Which>
+void examine(Which which, const Changed& changed) {
+    std::erase_if(late_reads(), [&](const LateRead& one) {
+        if (!which(one)) return false;
+        std::optional<u64> hash = hash_of(one.begin, one.end);
+        if (hash != one.hash) changed(one.number, !hash);
+        return true;
+    });
+}
+
 }  // namespace
 
 void read_late(u64 number, u64 begin, u64 end, Time time) {
@@ -52,13 +63,12 @@ void forget_late_read(u64 number) {
     std::erase_if(late_reads(), [&](const LateRead& one) { return one.number == number; });
 }
 
-void examine_late_reads(const Clock& coming, const std::function<void(u64 number, bool gone)>& changed) {
-    std::erase_if(late_reads(), [&](const LateRead& one) {
-        if (!coming.covers(one.time)) return false;
-        std::optional<u64> hash = hash_of(one.begin, one.end);
-        if (hash != one.hash) changed(one.number, !hash);
-        return true;
-    });
+void examine_late_reads(const Clock& coming, const Changed& changed) {
+    examine([&](const LateRead& one) { return coming.covers(one.time); }, changed);
+}
+
+void examine_late_reads(u64 begin, u64 end, const Changed& changed) {
+    examine([&](const LateRead& one) { return one.begin < end && begin < one.end; }, changed);
 }
 
 }  // namespace check::host

@@ -18,7 +18,11 @@ void read_late(u64 number, u64 begin, u64 end, Time time);
 // The driver writes there, or has refused the copy.
 void forget_late_reads(u64 begin, u64 end);
 void forget_late_read(u64 number);
-// Compares all that `coming` covers, and forgets it. `gone`: it was freed, and not only written.
-void examine_late_reads(const Clock& coming, const std::function<void(u64 number, bool gone)>& changed);
+// `gone`: it was freed, and not only written.
+using Changed = std::function<void(u64 number, bool gone)>;
+// Compares all that `coming` covers, and forgets it.
+void examine_late_reads(const Clock& coming, const Changed& changed);
+// The same of what these bytes overlap: they become page-locked, where kernels write, too.
+void examine_late_reads(u64 begin, u64 end, const Changed& changed);
 
 }  // namespace check::host

@@ -158,6 +158,17 @@ if IS_HERE:
             p.synchronize(A)
 
     @scene("certain read/write")
+    def the_driver_writes_what_is_page_locked_by_now(p: Program, repaired: bool) -> None:
+        """What the host has changed before that is found."""
+        address = pageable(p)
+        copy_late(p, address)
+        if not repaired:
+            write(address)
+        p.call("cuMemHostRegister_v2", p=address, bytesize=2 * PAGE)
+        p.call("cuMemsetD8Async", dstDevice=address, uc=7, N=PAGE, hStream=A, meanwhile=lambda: write(address))
+        p.synchronize(A)
+
+    @scene("certain read/write")
     def a_batch_of_pageable_memory_is_refused(p: Program, repaired: bool) -> None:
         address = pageable(p)
         copy_late(p, address, result=REFUSED if repaired else 0)
