@@ -77,7 +77,7 @@ def parts() -> list[str]:
     except (OSError, subprocess.CalledProcessError):
         return PARTS
     tests = [name for name in changed if re.match(r"tests/.*/test_\w+\.py$", name) and (ROOT / name).exists()]
-    shipped = [name for name in moved if name.startswith(("xlogmem/", "cpp/", "benchmarks/", "examples/"))]
+    shipped = [name for name in moved if name.startswith(("xlogmem/", "cpp/", "benchmarks/src/", "examples/"))]
     compiled = " ".join(folders(changed))
     return [part for part in [
         "packages" if shipped or any(PACKAGED.match(name) for name in changed)

@@ -58,6 +58,7 @@ cdef cppclass Block:
     uint8_t state
     uint8_t raised              # no unrecorded work can follow: see `free_without_its_stream_unlocks`
     uint8_t fresh               # no use on another stream than its own has been filed yet
+    uint8_t named               # a free has named the stream it is to be on
     StreamState* home           # freed here; NULL: the host waits
     few[Entry] frontier         # at most one entry for each kind and stream
     StreamState* stream         # allocated here: identity, for ever; NULL: adopted without a stream

@@ -223,7 +223,8 @@ def test_a_block_is_closed_at_the_end_of_with(four, driver, dropped):
     """After every use, as a free is."""
     x = four()
     with x.alloc(x.S) as block:
-        x.use(x.T, (block, WRITE))
+        x.use(x.T, (block, READ))
+        x.work(x.S, (block, READ))                      # which T waits for, because it frees
         if dropped:
             driver.drop("cuStreamWaitEvent")
     races = driver.races()

@@ -176,7 +176,7 @@ PROGRAMS = [read_elsewhere, write_elsewhere, fill_unrecorded, free_while_read, h
             default_streams, record_later, freed_on_the_other]
 
 
-NEEDED = dict(zip(PROGRAMS, [(2, 2), (3, 5), (2, 2), (2, 2), (2, 2), (2, 3), (2, 6), (3, 4), (2, 2)], strict=True))
+NEEDED = dict(zip(PROGRAMS, [(2, 2), (3, 5), (2, 2), (2, 2), (2, 2), (2, 3), (2, 6), (2, 4), (2, 2)], strict=True))
 
 
 @pytest.mark.parametrize("program", [*PROGRAMS], ids=lambda program: program.__name__)

@@ -10,9 +10,11 @@ from four_streams import READ, READ_WRITE, WRITE, nothing_happens
 from xlogmem import (
     AsyncMemoryResource,
     BlockState,
+    DeviceMemoryResource,
     DeviceRuntime,
     DirectMemoryResource,
     DriverError,
+    LimitingResourceAdaptor,
     StreamMisuseError,
     UseAfterFreeError,
     _driver,
@@ -22,6 +24,16 @@ from xlogmem.sim.kernels import check
 
 UNKNOWN = 999                                           # a CUresult that does not lose the device
 RESOURCES = [AsyncMemoryResource, DirectMemoryResource]
+
+
+class KeepsForTheStream(DeviceMemoryResource):
+    """A resource in Python, of which that is not known."""
+
+    order = "stream"
+
+    def __init__(self, below):
+        super().__init__()
+        self.allocate, self.deallocate = below.allocate, below.deallocate
 
 
 @pytest.mark.simulator
@@ -95,6 +107,7 @@ def test_a_free_waits_once_for_each_other_stream(four):
 def test_a_free_whose_wait_fails_may_be_repeated(four, driver, call, nth):
     """DriverError; the block is live with its entries, the accounting is the same; the second free succeeds."""
     x = four(policy="lazy")
+    driver.set_policy("min")
     block = x.alloc(x.S)
     readers = [x.use(stream, (block, READ)) for stream in (x.T, x.U, x.V)]
     kinds, figures = block.frontier.keys(), (x.runtime.live_bytes, x.runtime.pending_bytes)
@@ -155,3 +168,139 @@ def test_the_accounting_agrees_with_a_ledger(seed):
         freed = runtime.pending_bytes
         assert runtime.bytes_outstanding == runtime.live_bytes + freed
         assert runtime.counters()["live_blocks"] == len(blocks)
+
+
+# ------------------------------------------------- frees that name no stream: docs/ordering.md, delayed-home
+def used_elsewhere(x, *readers):
+    """A block that S has written and that these streams have read, and the reads."""
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+    return block, [x.use(stream, (block, READ)) for stream in readers]
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("freed", ["by a call", "by a drop", "by the close of a window"])
+def test_a_producer_does_not_wait_for_its_consumer(four, freed):
+    """The consumer frees, behind everything that the producer has queued."""
+    x = four()
+    block, (read,) = used_elsewhere(x, x.T)
+    window = x.prepare(x.T, (block, READ)) if freed == "by the close of a window" else None
+    late, later = x.work(x.S, (block, READ)), x.work(x.T)
+    if freed == "by a drop":
+        del block
+        x.alloc(x.V).free()                             # carries out what finalizers left
+    else:
+        block.free()
+    if window is not None:
+        window.commit()
+    assert not x.ordered(read, x.S)
+    assert x.ordered(late, x.T)
+    assert not x.ordered(later, x.U)
+    assert x.runtime.live_bytes == 0
+
+
+@pytest.mark.simulator
+def test_the_last_of_a_chain_of_users_frees(four, driver):
+    """V is ordered after U, and U after T: V alone is after all."""
+    x = four()
+    driver.set_policy("min")                            # no use is complete before the free
+    block, reads = used_elsewhere(x, x.T)
+    for before, stream in ((x.T, x.U), (x.U, x.V)):
+        stream.wait(before)
+        reads.append(x.use(stream, (block, READ)))
+    fill = x.work(x.S)
+    block.free()
+    assert x.ordered(fill, x.V)
+    assert [x.ordered(read, stream) for read, stream in zip(reads, (x.S, x.S, x.U), strict=True)] == [False] * 3
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("sealed", ["", "S"])
+@pytest.mark.parametrize("failed", ["", "cuMemFreeAsync", "cuStreamWaitEvent", "cuEventRecord"])
+def test_a_consumer_that_frees_waits_for_the_producer(four, driver, sealed, failed):
+    """For all that is queued there, recorded or not, as a free at home does; a sealed home records all."""
+    x = four(sealed=sealed, policy="lazy")
+    block, (read,) = used_elsewhere(x, x.T)
+    last = x.use(x.S, (block, READ)) if sealed else x.work(x.S, (block, READ))
+    if failed:
+        driver.fail(failed, code=UNKNOWN)
+        with pytest.raises(DriverError, match=failed):
+            block.free()
+        assert block.state is BlockState.LIVE
+    block.free()
+    assert x.ordered(last, x.T)
+    assert not x.ordered(read, x.S)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("policy", ["eager", "min"])
+def test_uses_that_are_complete_delay_nothing(four, driver, policy):
+    """A fence that was recorded before shows that, and the free makes neither a record nor a wait."""
+    x = four(policy="precise")
+    driver.set_policy(policy)
+    block, (read,) = used_elsewhere(x, x.T)
+    later = x.work(x.T)
+    calls = x.records(), x.waits(), driver.calls("cuEventQuery")
+    block.free()
+    assert driver.calls("cuEventQuery") == calls[2] + 1
+    assert (x.records() - calls[0], x.waits() - calls[1]) == ((0, 0) if policy == "eager" else (1, 1))
+    assert x.ordered(read, x.S) == (policy == "eager")
+    assert not x.ordered(later, x.S)
+
+
+@pytest.mark.simulator
+def test_a_block_that_is_fresh_is_freed_behind_its_fill(four):
+    """A use that is filed alone ends no freshness: T frees, after what S filled and what T read."""
+    x = four()
+    block = x.alloc(x.S)
+    fill, read = x.work(x.S, (block, WRITE)), x.work(x.T)
+    x.runtime.record_block_use(block, x.T)
+    block.free()
+    assert x.ordered(fill, x.T)
+    assert not x.ordered(read, x.S)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("case", ["named", "two readers", "the home is after both", "adopted"])
+def test_a_free_stays_at_home(four, case):
+    """Where the home is named, no user is after all others, the home need not wait, or an owner relies on it."""
+    x = four()
+    if case == "adopted":
+        memory = check(cuda.cuMemAlloc(512))
+        block = x.runtime.adopt(int(memory), 512, stream=x.S)
+        reads = [x.use(x.T, (block, READ))]
+    else:
+        block, reads = used_elsewhere(x, *((x.T,) if case == "named" else (x.T, x.U)))
+    if case == "the home is after both":
+        x.S.wait(x.T)
+        x.S.wait(x.U)
+    waits, later = x.waits(), [x.work(x.T), x.work(x.U)]
+    block.free(x.S if case == "named" else None)
+    assert x.waits() - waits == {"two readers": 2, "the home is after both": 0}.get(case, 1)
+    assert all(x.ordered(read, x.S) for read in reads)
+    assert not x.ordered(later[0], x.U)
+    assert not x.ordered(later[1], x.T)
+    if case == "adopted":
+        check(cuda.cuMemFree(memory))
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_resource_may_keep_the_memory_of_a_free_for_its_stream(four, keeps):
+    """Then the free stays at home; adaptors on the driver's pool are as good as the pool."""
+    below = AsyncMemoryResource()
+    x = four(resource=KeepsForTheStream(below) if keeps else LimitingResourceAdaptor(below, 1 << 20))
+    block, (read,) = used_elsewhere(x, x.T)
+    block.free()
+    assert x.ordered(read, x.S) == keeps
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("kind", ["opaque", "unowned"])
+def test_no_free_goes_to_a_stream_that_cannot_take_it(four, foreign, kind):
+    """Its owner relies on what is queued there, or may destroy it; test_devices.py has streams of other devices."""
+    x = four(opaque="T")
+    reader = x.T if kind == "opaque" else x.runtime.register_stream(foreign())
+    block, (read,) = used_elsewhere(x, reader)
+    block.free()
+    assert x.ordered(read, x.S)

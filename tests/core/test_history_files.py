@@ -83,7 +83,7 @@ def test_stacks_are_those_of_the_calls_that_were_wanted(x, stacks):
         line = sys._getframe().f_lineno - 1
         with xlogmem.use(x.T, read=block):
             pass
-        block.free()
+        block.free(x.S)
     places = {event.kind: event.place for event in recording.events() if event.kind != "wait" or event.stream == x.T.id}
     wanted = {"none": {}, "alloc": {"allocate": 0}, "all": {"allocate": 0, "use": 2, "wait": 2, "free": 4}}[stacks]
     assert {kind: place.line - line for kind, place in places.items() if kind in ("allocate", "use", "wait", "free")
@@ -377,7 +377,7 @@ def test_why_of_a_block_from_its_beginning_to_its_end(x):
     with record_history():
         block = x.runtime.allocate(512, x.S, tag="left")
         x.use(x.T, (block, READ))
-        block.free()
+        block.free(x.S)
     name = f"left (block {block.generation})"
     assert xlogmem.why(block)[-1] == (
         f"the free of {name} on stream {x.S.id} waits for 1 user: read on stream {x.T.id}")

@@ -22,7 +22,7 @@ def test_free_while_another_thread_queues_its_waits(four, driver, dropped):
     """The block is validated and pinned; before the wait is queued another thread frees it."""
     x = four()
     b = x.alloc(x.S)
-    driver.on_call("cuStreamWaitEvent", b.free)
+    driver.on_call("cuStreamWaitEvent", lambda: b.free(x.S))
     if dropped:
         driver.drop("cuStreamWaitEvent", dropped)
     window = x.prepare(x.T, (b, READ))
@@ -209,7 +209,7 @@ def test_failed_prepare_leaves_nothing_open(four, driver, call):
     window.preflight()
     launch = x.work(x.T, (c, WRITE))
     window.commit()
-    c.free()
+    c.free(x.V)
     assert x.ordered(launch, x.V)
 
 

@@ -175,7 +175,7 @@ def test_a_dropped_recorder_protects_what_it_prepared(four):
     with pytest.warns(ResourceWarning, match=rf"on stream {x.T.id}, untracked='raise': 1 use, .*dropped without"):
         del recorder
         gc.collect()
-    block.free()
+    block.free(x.S)
     assert x.ordered(launch, x.S)
     assert x.runtime.counters()["abandoned"] == 1
     with warnings.catch_warnings():

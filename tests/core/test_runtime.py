@@ -125,7 +125,7 @@ def test_scratch_is_prepared_before_the_work_and_finished_after(four, driver, to
     x = four()
     old = x.alloc(x.S)
     x.use(x.V, (old, WRITE))
-    old.free()
+    old.free(x.S)
     scratch = x.alloc(x.S)                              # the address of `old`
     if not too_late:
         x.runtime.prepare_block_use(scratch, x.T, Access.WRITE)
@@ -135,5 +135,5 @@ def test_scratch_is_prepared_before_the_work_and_finished_after(four, driver, to
     x.runtime.finish_block_use(scratch, x.T, Access.WRITE)
     assert bool(driver.races()) == too_late
     driver.clear_races()
-    scratch.free()
+    scratch.free(x.S)
     assert x.ordered(write, x.S)

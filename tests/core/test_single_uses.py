@@ -35,7 +35,7 @@ def test_record_block_use_protects_the_free_and_later_readers(four, driver, drop
     done = x.work(x.T, (b, WRITE))
     x.runtime.record_block_use(b, x.T)
     x.use(x.U, (b, READ))
-    b.free()
+    b.free(x.S)
     races = driver.races()
     driver.clear_races()
     assert bool(races) == bool(dropped)
@@ -73,7 +73,7 @@ def test_prepare_and_finish_of_one_block(four, driver):
     assert x.ordered(write, x.T)
     read = x.work(x.T, (b, READ))
     identity = b.id
-    b.free()
+    b.free(x.S)
     assert b.state is BlockState.RETIRED
     x.runtime.finish_block_use(identity, x.T, Access.READ)
     assert b.state is BlockState.FREED
@@ -89,7 +89,7 @@ def test_w4_finish_without_prepare_removes_nothing(four, driver):
     b = x.alloc(x.S)
     read = x.use(x.U, (b, READ))
     x.runtime.finish_block_use(b, x.S, Access.WRITE)
-    b.free()
+    b.free(x.S)
     assert x.ordered(read, x.S)
 
 

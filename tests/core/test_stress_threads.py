@@ -131,7 +131,7 @@ def across_streams(kernels: Kernels, recorded: bool, look: Callable[[int], None]
             kernels.delay(T.handle, LATE)
             kernels.count_unequal(T.handle, wrong.ptr, a.ptr, number, WORDS)
         old = a.ptr
-        a.free()
+        a.free(S)
         b = own.allocate(4 * WORDS, S)
         assert b.ptr == old, "the memory did not come back: nothing was tested"
         kernels.fill(S.handle, b.ptr, 0xBBBB, WORDS)

@@ -111,7 +111,7 @@ def test_what_was_prepared_cannot_vanish(four):
     block = x.alloc(x.S)
     x.runtime.prepare_block_use(block, x.T, Access.WRITE)
     write = x.work(x.T, (block, WRITE))
-    block.free()
+    block.free(x.S)
     other = x.alloc(x.S)
     assert other.ptr != block.ptr
     x.runtime.finish_block_use(block, x.T, Access.WRITE)

@@ -75,6 +75,10 @@ def test_after_a_file_of_the_package_comes_or_goes_the_packages(parts):
     assert parts(moved=("xlogmem/dask.py",)) == ["packages", "conda"]
 
 
+def test_a_benchmark_or_its_figures_are_in_no_package(parts):
+    assert parts(moved=("benchmarks/pipeline.py", "benchmarks/results/2026-11-29-h200-pipeline/after.json")) == []
+
+
 def test_every_compiled_file_has_tests(changed):
     names = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
     compiled = [name for name in names if changed.COMPILED.match(name)]

@@ -97,8 +97,9 @@ cdef class Runtime(Core):
         block : DeviceBlock
             A block of this runtime.
         stream : stream, optional
-            The stream on which the free is queued; the default is the stream of the allocation, or its successor if
-            that stream was unregistered.
+            The stream on which the free is queued.  The default is the stream of the allocation (its successor, if that
+            stream was unregistered).  Where that stream would have to wait for others, the free is queued on the stream
+            of a user that is ordered after these already, if there is one, behind everything on the default stream.
 
         Raises
         ------

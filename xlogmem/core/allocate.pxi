@@ -61,6 +61,7 @@ cdef inline Block* new_block_locked(CoreState* core, Allocation* given) noexcept
     block.raised = False
     block.frontier.clear()
     block.fresh = stream != NULL
+    block.named = False
     if stream != NULL:
         stream.blocks += 2                              # as its stream and as its home
         block.home = stream

@@ -212,6 +212,7 @@ cdef void settle_local_locked(CoreState* core, StreamCache* cache, Block* block)
     entry.stream = block.stream.index
     entry.position = block.position
     block.fresh = True
+    block.named = False
     block.raised = False
     block.writer = 0
     block.operation = 0

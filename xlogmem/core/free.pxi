@@ -2,8 +2,9 @@
 #
 # A free comes after every use.  Where the frontier is a single entry of the home, the free waits for nothing
 # (`has_one_entry_at_home_locked`); else the home waits on the device, or the host waits, for the uses that it is not
-# ordered after yet (`wait_for_users_unlocks`).  A pool gets the frontier with the bytes, and the next owner waits
-# (`free_into_pool_locked`).
+# ordered after yet (`wait_for_users_unlocks`).  A free that names no stream leaves a home that would have to wait, for
+# a stream that need not (`leave_delayed_home_unlocks`).  A pool gets the frontier with the bytes, and the next owner
+# waits (`free_into_pool_locked`).
 
 from xlogmem._base.cpp cimport check, poke, prefetch, unlikely
 from xlogmem._base.failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
@@ -12,12 +13,16 @@ from xlogmem._base.labels cimport Label, held, release
 from xlogmem._driver cimport Scope, enter_context, leave_context
 from xlogmem._order cimport (
     ALLOCATED,
+    OPAQUE,
     SEALED,
     advance,
+    fence_to_see,
+    is_ordered_after_locked,
     is_other_threads_default,
     is_unowned,
     needs_context_sync_locked,
     order_all_unlocks,
+    poll_unlocks,
     refuse_capturing_sources_unlocks,
     refuse_if_capturing_unlocks,
 )
@@ -77,11 +82,82 @@ cdef void leave_unowned_home_locked(CoreState* core, Block* block) noexcept nogi
     set_home(block, order.streams[0])
 
 
+cdef int leave_delayed_home_unlocks(CoreState* core, Block* block) except -1 nogil:
+    """Move a block whose free names no stream from a home that would have to wait for other streams, to the stream of a
+    user that is ordered after all these uses already.  That stream waits for everything on the home, recorded or not,
+    as "freed on the home" means; so what the program queues on the home from now on is not delayed.  The home stays if
+    there is no such stream, and if the uses are complete.  Adopted blocks stay, because an owner relies on the stream
+    that it named."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef OrderState* order = core.order
+    cdef StreamState* home = resolve_home(block)
+    cdef StreamState* user
+    cdef size_t i
+    if home == NULL or block.adopted or not core.resource.frees_anywhere:
+        return 0
+    if unlikely(order.discipline_changes != 0):
+        raise_changed_disciplines_locked(order, block)
+    if is_after_others_locked(order, block, home) or see_others_done_unlocks(order, block):
+        return 0
+    home = resolve_home(block)                          # the lock was dropped
+    for i in range(block.frontier.size()):
+        user = order.streams[block.frontier[i].stream]
+        if user != home and can_take_free(user) and is_after_others_locked(order, block, user):
+            if home.discipline != SEALED:
+                set_entry(block, ALLOCATED, home.index, advance(home))
+            set_home(block, user)
+            return 0
+    return 0
+
+
+cdef bint see_others_done_unlocks(OrderState* order, Block* block) except -1 nogil:
+    """Query fences that there are, until one is not complete.  True if the host has seen all uses of a block complete
+    on streams other than its home: then nothing has to wait.  A query costs less than a record and a wait."""
+    check(order.lock.held(), "the lock is held")
+    cdef StreamState* source
+    cdef Failure ignored                                # the free meets what is wrong, too
+    cdef uint64_t position
+    cdef size_t i
+    for i in range(block.frontier.size()):
+        source = order.streams[block.frontier[i].stream]
+        position = block.frontier[i].position
+        if source == block.home or is_ordered_after_locked(order, NULL, source, position):
+            continue
+        if (may_have_unrecorded_work(block, source) or fence_to_see(source, position) == NULL
+                or poll_unlocks(order, source, position, &ignored)
+                or not is_ordered_after_locked(order, NULL, source, position)):
+            return False
+    return True
+
+
+cdef inline bint can_take_free(StreamState* stream) noexcept nogil:
+    """True if a stream may be given a free that does not name it: it lives as long as the program needs it, any thread
+    can name it, and its owner relies on nothing there."""
+    return (stream.alive and stream.thread == 0 and not stream.remote and stream.discipline != OPAQUE
+            and not is_unowned(stream))
+
+
+cdef bint is_after_others_locked(OrderState* order, Block* block, StreamState* stream) noexcept nogil:
+    """True if a stream is ordered after all uses of a block on other streams than its home, and no unrecorded work may
+    stand behind them."""
+    check(order.lock.held(), "the lock is held")
+    cdef StreamState* source
+    cdef size_t i
+    for i in range(block.frontier.size()):
+        source = order.streams[block.frontier[i].stream]
+        if source != stream and source != block.home and (
+                may_have_unrecorded_work(block, source)
+                or not is_ordered_after_locked(order, stream, source, block.frontier[i].position)):
+            return False
+    return True
+
+
 cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, CaptureCheck check_capture,
                             Failure* failure) except -1 nogil:
     """Free a live block, now or when its last window closes.  `check_capture` is about `stream`."""
     check(core.order.lock.held(), "the lock is held")
     cdef int failed
+    block.named = stream != NULL
     if stream != NULL and stream != block.home:
         move_home_locked(core.order, block, stream)
     if unlikely(block.windows or block.pins):
@@ -110,6 +186,7 @@ cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, B
     block = live_block_at_locked(core, ptr)
     if block != NULL and not (block.windows or block.pins) and (
             core.resource.frontiers != NULL or (block.home == stream and has_one_entry_at_home_locked(core, block))):
+        block.named = True
         if block.home != stream:
             move_home_locked(core.order, block, stream)
         result[0] = block
@@ -190,6 +267,8 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
         block.home.busy += 1
         failed = check_home_capture_unlocks(order, block.home, check_capture, failure)
     else:
+        if not block.named:
+            leave_delayed_home_unlocks(core, block)
         failed = wait_for_users_unlocks(core, block, check_capture, failure)
     home = block.home
     ordered = not block.adopted and core.resource.order == STREAM_ORDERED
@@ -294,6 +373,7 @@ cdef inline bint free_plainly_locked(CoreState* core, Block* block, StreamState*
     check(core.order.lock.held(), "the lock is held")
     if block == NULL or block.windows or block.pins or block.adopted:
         return False
+    block.named = stream != NULL
     if stream != NULL and stream != block.home:
         move_home_locked(core.order, block, stream)
     free_into_pool_locked(core, block, resolve_home(block))

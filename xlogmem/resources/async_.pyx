@@ -101,6 +101,7 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
         self.table.self = pool                          # from here on its end is taken care of
         pool_open_to_peers(pool, self.context.device_id)
         self.table.order = STREAM_ORDERED
+        self.table.frees_anywhere = True
         self.table.allocate = allocate
         self.table.deallocate = deallocate
         self.table.trim = trim

@@ -70,6 +70,7 @@ cdef struct ResourceTable:
     # How the core calls a resource: without the GIL, without the runtime's lock, with the device's context current.
     void* self
     ResourceOrder order
+    bint frees_anywhere         # a free is as good on another stream: one that names none goes where it delays nothing
     bint finds_device           # callers of the C table need not have the context current either
     int (*allocate)(void* self, Allocation* wanted, Failure* failure) except -1 nogil
     int (*deallocate)(void* self, Allocation* freed, Failure* failure) except -1 nogil
