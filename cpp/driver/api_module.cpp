@@ -38,6 +38,7 @@ CUresult unload(Lock& lock, u64 handle) {
     Module* module = modules().get(handle);
     if (!module) return CUDA_ERROR_INVALID_HANDLE;
     run_everything(lock);
+    for (auto& place : module->places) free_now(lock, place.second);
     for (u64 function : module->function_handles) functions().remove(function);
     modules().remove(handle);
     delete module;
@@ -59,6 +60,32 @@ CUresult function_of(u64* handle, u64 module_handle, const char* name) {
     Function* function = get_function(module, name);
     if (!function) return CUDA_ERROR_NOT_FOUND;
     *handle = handle_of(function);
+    return CUDA_SUCCESS;
+}
+
+bool is_live(u64 address) {
+    const Block* block = find_block(address);
+    return block && block->live && block->address == address;
+}
+
+// The memory of a variable is made where the program names the variable for the first time, with zeros in it: kernels
+// compute nothing here, and the values in the program's source are not read.
+CUresult global_of(Lock& lock, CUdeviceptr* address, size_t* bytes, u64 module_handle, const char* name) {
+    Context* context;
+    Module* module = modules().get(module_handle);
+    if (!module) return CUDA_ERROR_INVALID_HANDLE;
+    if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+    auto found = module->variables.find(name);
+    if (found == module->variables.end()) return CUDA_ERROR_NOT_FOUND;
+    REFUSE_IF(current_context(&context));
+    if (bytes) *bytes = found->second;
+    if (!address) return CUDA_SUCCESS;
+    u64& place = module->places[{found->first, context}];
+    if (!is_live(place)) {
+        REFUSE_IF(allocate_now(lock, &place, found->second, context));
+        memset(memory().view(place), 0, found->second);
+    }
+    *address = place;
     return CUDA_SUCCESS;
 }
 
@@ -98,8 +125,9 @@ EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const
                     [&](Lock&) { return function_of(slot(function), number(module), name); });
 }
 
-EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr*, size_t*, CUmodule, const char*) {
-    return api_call(CALL("cuModuleGetGlobal"), [&](Lock&) -> CUresult { return CUDA_ERROR_NOT_FOUND; });
+EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name) {
+    return api_call(CALL("cuModuleGetGlobal"),
+                    [&](Lock& lock) { return global_of(lock, address, bytes, number(module), name); });
 }
 
 EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option*, void**, unsigned,
@@ -137,8 +165,9 @@ EXPORT CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
     });
 }
 
-EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr*, size_t*, CUlibrary, const char*) {
-    return api_call(CALL("cuLibraryGetGlobal"), [&](Lock&) -> CUresult { return CUDA_ERROR_NOT_FOUND; });
+EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
+    return api_call(CALL("cuLibraryGetGlobal"),
+                    [&](Lock& lock) { return global_of(lock, address, bytes, number(library), name); });
 }
 
 EXPORT CUresult cuLibraryGetKernelCount(unsigned* count, CUlibrary library) {

@@ -144,6 +144,7 @@ Module* load_module(const void* image) {
                      !strncmp(text, "\x50\xed\x55\xba", 4);  // cubin, fat binary
     if (!module->binary && !strstr(text, ".version")) return nullptr;  // not PTX
     module->facts = check::facts_of(image, 0);
+    module->variables = check::variables_of(image, 0);
     for (auto& entry : module->facts) {
         check::add_roles_of_signature(entry.first, entry.second);
         check::add_arrays(entry.first, entry.second);

@@ -55,6 +55,9 @@ struct Module {
     bool binary = false;  // a cubin or fat binary; where nothing in it is understood, any name is accepted
     std::map<std::string, std::unique_ptr<Function>> functions;
     std::map<std::string, check::Facts> facts;
+    check::Variables variables;
+    // Of the variables that the program has named: in each context memory of its own.
+    std::map<std::pair<std::string, const Context*>, u64> places;
     std::vector<u64> function_handles;
 };
 

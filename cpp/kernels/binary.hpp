@@ -43,4 +43,8 @@ Kernels facts_of_cubin(Bytes image);
 Kernels facts_of_fat_binary(Bytes image);
 Kernels facts_of_ptx(Bytes text);
 
+Variables variables_of_cubin(Bytes image);
+Variables variables_of_fat_binary(Bytes image);
+Variables variables_of_ptx(Bytes text);
+
 }  // namespace check

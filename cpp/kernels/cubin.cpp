@@ -139,6 +139,27 @@ Kernels facts_of_cubin(Bytes image) {
     return kernels;
 }
 
+Variables variables_of_cubin(Bytes image) {
+    constexpr u64 kSymbol = 24, kObject = 1;
+    Variables variables;
+    Bytes symbols(nullptr, 0), texts(nullptr, 0);
+    std::vector<std::string> sections;
+    for_each_section(image, [&](const std::string& name, Bytes contents) {
+        if (name == ".symtab") symbols = contents;
+        if (name == ".strtab") texts = contents;
+        sections.push_back(name);
+    });
+    for (u64 at = 0; at + kSymbol <= symbols.size(); at += kSymbol) {
+        u64 info = symbols.number(at + 4, 1), section = symbols.number(at + 6, 2), bytes = symbols.number(at + 16, 8);
+        std::string name = texts.text(symbols.number(at, 4));
+        if ((info & 15) != kObject || !bytes || section >= sections.size() || name.empty()) continue;
+        // .nv.global.init, .nv.constant3
+        if (starts(sections[section], ".nv.global") || starts(sections[section], ".nv.constant"))
+            variables[name] = bytes;
+    }
+    return variables;
+}
+
 Code code_of(Bytes cubin, const std::string& kernel) {
     Code code;
     if (!is_cubin(cubin)) return code;

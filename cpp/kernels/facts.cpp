@@ -34,19 +34,42 @@ Kernels facts_of_ptx(Bytes text) {
     return kernels;
 }
 
-std::map<std::string, Facts> facts_of(const void* image, std::size_t bytes) {
+namespace {
+
+enum class Format { Ptx, Cubin, FatBinary };
+
+// The image with its size, which is read where it is not known (0).
+std::pair<Format, Bytes> image_at(const void* image, std::size_t bytes) {
     bool is_known = bytes != 0;
     Bytes all(image, is_known ? bytes : strnlen(static_cast<const char*>(image), 6));
     // A magic number without a NUL: as much is there, and the header behind it says how much more.
-    if (is_cubin(all)) {
-        if (!is_known) all = Bytes(image, size_of_cubin(Bytes(image, 64)));
-        return facts_of_cubin(all);
-    }
+    if (is_cubin(all)) return {Format::Cubin, is_known ? all : Bytes(image, size_of_cubin(Bytes(image, 64)))};
     if (!is_known && is_fat_binary(Bytes(image, all.size() >= 4 ? 16 : 0)))
         all = Bytes(image, size_of_fat_binary(Bytes(image, 16)));
-    if (is_fat_binary(all)) return facts_of_fat_binary(all);
-    if (!is_known) all = Bytes(image, strlen(static_cast<const char*>(image)));
-    return facts_of_ptx(all);
+    if (is_fat_binary(all)) return {Format::FatBinary, all};
+    return {Format::Ptx, is_known ? all : Bytes(image, strlen(static_cast<const char*>(image)))};
+}
+
+}  // namespace
+
+std::map<std::string, Facts> facts_of(const void* image, std::size_t bytes) {
+    auto [format, all] = image_at(image, bytes);
+    if (format == Format::Cubin) return facts_of_cubin(all);
+    return format == Format::FatBinary ? facts_of_fat_binary(all) : facts_of_ptx(all);
+}
+
+Variables variables_of_ptx(Bytes text) {
+    Variables variables;
+    auto* begin = reinterpret_cast<const char*>(text.data());
+    for (const PtxVariable& variable : variables_in({begin, strnlen(begin, text.size())}))
+        variables[std::string(variable.name)] = variable.bytes;
+    return variables;
+}
+
+Variables variables_of(const void* image, std::size_t bytes) {
+    auto [format, all] = image_at(image, bytes);
+    if (format == Format::Cubin) return variables_of_cubin(all);
+    return format == Format::FatBinary ? variables_of_fat_binary(all) : variables_of_ptx(all);
 }
 
 }  // namespace check

@@ -49,6 +49,10 @@ struct Facts {
 // from its header or, in PTX, from its NUL.
 std::map<std::string, Facts> facts_of(const void* image, std::size_t bytes);
 
+// The variables of the device that an image defines, `__device__` and `__constant__`, and their sizes.
+using Variables = std::map<std::string, u64>;
+Variables variables_of(const void* image, std::size_t bytes);
+
 // Adds roles from an Itanium mangled name: memory behind a `const T*` is only read, as far as nothing else is known. A
 // name that is not understood, or that has another number of parameters, adds nothing.
 void add_roles_of_signature(const std::string& mangled, Facts& facts);

@@ -54,6 +54,25 @@ bool decompress_zstandard(Bytes from, std::vector<u8>* to, u64 size) {
     return zstandard.decompress(to->data(), size, from.data(), from.size()) == size;  // errors are larger
 }
 
+// Visits the parts that can be read, by their kind.
+template <class Visit>
+void for_each_part(Bytes image, Visit visit) {
+    Bytes parts = image.part(image.number(6, 2), image.number(8, 8));
+    for (u64 at = 0; at + 64 <= parts.size();) {
+        u64 kind = parts.number(at, 2), header = parts.number(at + 4, 4), size = parts.number(at + 8, 8);
+        u64 packed = parts.number(at + 16, 4), flags = parts.number(at + 40, 8), whole = parts.number(at + 56, 8);
+        if (header < 64 || header > parts.size() || size > parts.size()) break;
+        Bytes part = parts.part(at + header, size);
+        std::vector<u8> plain;
+        auto unpack = flags & kZstandard ? decompress_zstandard : decompress;
+        if (!(flags & (kCompressed | kZstandard)))
+            visit(kind, part);
+        else if (whole <= kLargest && unpack(part.part(0, packed), &plain, whole))
+            visit(kind, Bytes(plain.data(), plain.size()));
+        at += header + size;
+    }
+}
+
 Kernels facts_of_part(u64 kind, Bytes part) {
     if (kind == kPtx) return facts_of_ptx(part);
     if (kind == kCubin && is_cubin(part)) return facts_of_cubin(part);
@@ -68,29 +87,25 @@ u64 size_of_fat_binary(Bytes header) { return header.number(6, 2) + header.numbe
 
 Kernels facts_of_fat_binary(Bytes image) {
     Kernels kernels;
-    Bytes parts = image.part(image.number(6, 2), image.number(8, 8));
-    for (u64 at = 0; at + 64 <= parts.size();) {
-        u64 kind = parts.number(at, 2), header = parts.number(at + 4, 4), size = parts.number(at + 8, 8);
-        u64 packed = parts.number(at + 16, 4), flags = parts.number(at + 40, 8), whole = parts.number(at + 56, 8);
-        if (header < 64 || header > parts.size() || size > parts.size()) break;
-        Bytes part = parts.part(at + header, size);
-        Kernels found;
-        std::vector<u8> plain;
-        auto unpack = flags & kZstandard ? decompress_zstandard : decompress;
-        if (!(flags & (kCompressed | kZstandard)))
-            found = facts_of_part(kind, part);
-        else if (whole <= kLargest && unpack(part.part(0, packed), &plain, whole))
-            found = facts_of_part(kind, Bytes(plain.data(), plain.size()));
-        for (auto& entry : found) {  // of several, that of PTX says more
+    for_each_part(image, [&](u64 kind, Bytes part) {
+        for (auto& entry : facts_of_part(kind, part)) {  // of several, that of PTX says more
             auto made = kernels.emplace(entry);
             if (made.second) continue;
             bool may_signal = made.first->second.may_signal || entry.second.may_signal;
             if (kind == kPtx) made.first->second = entry.second;
             made.first->second.may_signal = may_signal;
         }
-        at += header + size;
-    }
+    });
     return kernels;
+}
+
+Variables variables_of_fat_binary(Bytes image) {
+    Variables variables;
+    for_each_part(image, [&](u64 kind, Bytes part) {
+        if (kind == kPtx) variables.merge(variables_of_ptx(part));
+        if (kind == kCubin && is_cubin(part)) variables.merge(variables_of_cubin(part));
+    });
+    return variables;
 }
 
 }  // namespace check

@@ -1,11 +1,14 @@
 // Reading PTX: see ptx.hpp.
 #include "ptx.hpp"
 
+#include <algorithm>
 #include <cctype>
 
 namespace check {
 
 namespace {
+
+constexpr u64 kLargestVariable = u64(1) << 40;  // bytes
 
 bool is_of_word(char c) {
     return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '$' || c == '%' || c == '.';
@@ -155,6 +158,48 @@ bool read_kernel(Reader& reader, PtxKernel* kernel) {
     return read_body(reader, kernel);
 }
 
+// One declaration outside of functions, as in .visible .const .align 4 .b8 table[2][16] = {…}. False: it is none of a
+// variable of the module, or its size is not understood.
+bool read_variable(const Statement& words, PtxVariable* variable) {
+    u64 count = 1, size = 0;
+    bool is_variable = false;
+    for (std::size_t i = 0; i < words.size(); i++) {
+        Token word = words[i];
+        Token following = i + 1 < words.size() ? words[i + 1] : Token{};
+        u64 number;
+        if (word == ".extern") return false;
+        if (word == ".global" || word == ".const") {
+            is_variable = true;
+        } else if (word == ".align") {
+            i++;
+        } else if (word == ".v2" || word == ".v4") {
+            count *= word == ".v2" ? 2 : 4;
+        } else if (word == "[") {
+            if (!is_number(following, &number) || (number && count > kLargestVariable / number)) return false;
+            count *= number;
+            i += 2;
+        } else if (word == "=") {
+            break;
+        } else if (is_variable && word[0] == '.') {
+            if (u32 bits = bits_of_type(word)) size = bits / 8;
+        } else if (is_variable && variable->name.empty()) {
+            variable->name = word;
+        }
+    }
+    variable->bytes = size * count;
+    return is_variable && variable->bytes && !variable->name.empty();
+}
+
+// From behind an opening brace to the closing one.
+void skip_braces(Reader& reader) {
+    for (std::size_t depth = 1; depth;) {
+        Token token = reader.next();
+        if (token.empty()) return;
+        if (token == "{") depth++;
+        if (token == "}") depth--;
+    }
+}
+
 }  // namespace
 
 u32 bits_of_type(Token word) {
@@ -195,6 +240,25 @@ std::vector<PtxKernel> kernels_in(std::string_view text) {
         if (read_kernel(reader, &kernel)) kernels.push_back(std::move(kernel));
     }
     return kernels;
+}
+
+std::vector<PtxVariable> variables_in(std::string_view text) {
+    std::vector<PtxVariable> variables;
+    Reader reader(text);
+    Statement words;
+    for (Token token = reader.next(); !token.empty(); token = reader.next()) {
+        bool is_value = std::find(words.begin(), words.end(), "=") != words.end();
+        if (token == "{") skip_braces(reader);
+        if (token == ";") {
+            PtxVariable variable{};
+            if (read_variable(words, &variable)) variables.push_back(variable);
+        }
+        if (token == ";" || (token == "{" && !is_value))  // a function has ended, too
+            words.clear();
+        else
+            words.push_back(token);
+    }
+    return variables;
 }
 
 }  // namespace check

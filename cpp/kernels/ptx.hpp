@@ -29,6 +29,14 @@ struct PtxKernel {
 // Kernels whose text is cut off, or whose parameters are not understood, are left out.
 std::vector<PtxKernel> kernels_in(std::string_view text);
 
+struct PtxVariable {
+    Token name;
+    u64 bytes;
+};
+
+// Variables of the module, `.global` and `.const`, that are defined in it.
+std::vector<PtxVariable> variables_in(std::string_view text);
+
 // The bits of the type that a word ends with, as in ld.global.u32; 0 where it does not end with one.
 u32 bits_of_type(Token word);
 

@@ -10,7 +10,7 @@ import pytest
 from cubins import INSTRUCTIONS, SILENT_STORE, SPEAKING_STORE, code, cubin
 from elementwise_launches import BASE, launch_of, random_launch, wrong_launches
 from engine_traces import compiler
-from kernel_images import Facts, build_planted, defects, facts_of, output_of, parts_of
+from kernel_images import Facts, build_planted, defects, facts_of, output_of, parts_of, variables_of
 from ptx_programs import Kernel
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
@@ -212,6 +212,34 @@ def more(length):
 
 
 STORE = ptx([".param .u64 p"], "ld.param.u64 %p, [p];\n" + 40 * " " + "st.global.u32 [%p], 0;" + 400 * " ")
+# Variables of a module, and what is none of its own.
+DECLARED = HEADER + """
+// .global .u32 comment;
+.visible .global .align 4 .u32 counter;
+.const .align 4 .b8 table[2][16] = {{1, 2, 3}, {4}};
+.weak .global .align 8 .v2 .f32 pair = {0f00000000, 0f3F800000};
+.extern .global .align 4 .u32 elsewhere;
+.extern .const .align 4 .b8 unsized[];
+.global .texref texture;
+.func helper(.param .b32 a)
+{
+    .global .align 4 .b8 of_function[16];
+    { ret; }
+}
+.global .align 4 .b8 huge[1099511627776][16];
+.global .b8 last[0x7];
+""" + STORE.removeprefix(HEADER)
+DEFINED = {"counter": 4, "table": 32, "pair": 8, "last": 7}
+SYMBOLS = {"counter": (".nv.global", 4), "values": (".nv.global.init", 12), "table": (".nv.constant3", 32),
+           "of_another_kind": (".nv.shared.k", 64), "empty": (".nv.global", 0)}
+MACHINE = cubin({"k": [(0, 8)]}, variables=SYMBOLS)
+IN_CUBIN = {"counter": 4, "values": 12, "table": 32}
+VARIABLES = {
+    "variables-ptx": (DECLARED.encode(), DEFINED),
+    "variables-cubin": (MACHINE, IN_CUBIN),
+    "variables-fat": (fat_binary((2, 0, MACHINE, 0), (1, 0, DECLARED.encode(), 0)), DEFINED | IN_CUBIN),
+    "variables-none": (STORE.encode(), {}),
+}
 CHIPS = sorted({chip for chip, *_ in INSTRUCTIONS})
 # A kernel for each instruction.
 CODES = {chip: {instruction: code((low, high)) for of, instruction, low, high, _ in INSTRUCTIONS if of == chip}
@@ -243,7 +271,8 @@ IMAGES = {
     "too-large": (ptx([".param .b8 a[70000]"], "").encode(), {}),
     "cut-off": (STORE[:-20].encode(), {}),
     "nothing": (b"no image at all", {}),
-} | {f"code-{chip}": (cubin({name: [] for name in codes}, chip, codes), None) for chip, codes in CODES.items()} | {
+} | {name: (image, None) for name, (image, _) in VARIABLES.items()} | {
+    f"code-{chip}": (cubin({name: [] for name in codes}, chip, codes), None) for chip, codes in CODES.items()} | {
     "code-silent": (cubin({"k": [(0, 8)]}, 90, {"k": SILENT_CODE}), {"k": Facts([(0, 8)], {0: U})}),
     "code-of-another-chip": (cubin({"k": [(0, 8)]}, 70, {"k": SILENT_CODE}), {"k": Facts([(0, 8)], {0: U})}),
     "code-is-empty": (cubin({"k": [(0, 8)]}, 90, {"k": b""}), {"k": Facts([(0, 8)], {0: U})}),
@@ -334,6 +363,8 @@ def wrong(program, files, kernels, defect=""):
                 if found[f"code-{chip}"][name].may_signal != may)
     yield from (name for name in SILENT if found[name]["k"].may_signal)
     yield from (name for name in SPEAKING if not found[name]["k"].may_signal)
+    sizes = variables_of(program, *files, defect=defect)
+    yield from (name for name, (_, expected) in VARIABLES.items() if sizes[name] != expected)
     text = output_of(program, "--signature", *SIGNATURES, defect=defect)
     types = dict(line.split(" |") for line in text.splitlines() if " |" in line)
     yield from (name for name, expected in SIGNATURES.items() if types.get(name, "").split() != expected.split())
@@ -413,6 +444,8 @@ def test_an_image_without_a_size(program, files):
     unsized = [file for file in files if not file.name.startswith("fat-zst")]
     found = facts_of(program, "--unsized", *unsized)
     assert {name: facts for name, facts in found.items() if facts != IMAGES[name][1] is not None} == {}
+    sizes = variables_of(program, "--unsized", *unsized)
+    assert {name: sizes[name] for name in VARIABLES} == {name: expected for name, (_, expected) in VARIABLES.items()}
 
 
 def test_damaged_images_are_read_without_harm(program, files):

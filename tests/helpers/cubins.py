@@ -137,14 +137,26 @@ def code(*instructions: tuple[int, int]) -> bytes:
     return b"".join(struct.pack("<QQ", *one) for one in (FFMA, *instructions, EXIT))
 
 
-def cubin(kernels: dict[str, list[tuple[int, int]]], sm: int = 0, codes: dict[str, bytes] | None = None) -> bytes:
+def symbols(places: list[str], variables: dict[str, tuple[str, int]]) -> dict[str, bytes]:
+    """The sections of the symbols: {name: (its section, its size)}, and one of a function."""
+    names, table = b"\0k\0", bytes(24) + struct.pack("<IBBHQQ", 1, 0x12, 0, 0, 0, 256)
+    for name, (section, size) in variables.items():
+        table += struct.pack("<IBBHQQ", len(names), 0x11, 0, places.index(section), 0, size)
+        names += name.encode() + b"\0"
+    return {".symtab": table, ".strtab": names}
+
+
+def cubin(kernels: dict[str, list[tuple[int, int]]], sm: int = 0, codes: dict[str, bytes] | None = None,
+          variables: dict[str, tuple[str, int]] | None = None) -> bytes:
     """An ELF file as nvcc makes it, as far as it is read: {name: [(offset, size), ...]}, and their machine code."""
     contents = {f".text.{name}": text for name, text in (codes or {}).items()}
+    contents |= {section: b"" for section, _ in (variables or {}).values()}
     for name, parameters in kernels.items():
         info = struct.pack("<BBH", 3, 0x1B, 255)
         for ordinal, (offset, size) in reversed(list(enumerate(parameters))):
             info += struct.pack("<BBHIHHI", 4, 0x17, 12, 0, ordinal, offset, size << 18 | 0x1F000)
         contents[f".nv.info.{name}"] = info
+    contents |= symbols(list(contents), variables) if variables else {}
     names, sections, data = b"\0", [], b""
     for name, text in contents.items():
         sections.append((len(names), 64 + len(data), len(text)))

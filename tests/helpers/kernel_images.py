@@ -95,3 +95,15 @@ def facts_in(text: str) -> dict[str, dict[str, Facts]]:
 
 def facts_of(program: Path, *arguments: str | Path, defect: str = "") -> dict[str, dict[str, Facts]]:
     return facts_in(output_of(program, *arguments, defect=defect))
+
+
+def variables_of(program: Path, *arguments: str | Path, defect: str = "") -> dict[str, dict[str, int]]:
+    """The sizes of the variables of each image."""
+    found: dict[str, dict[str, int]] = {}
+    for line in output_of(program, *arguments, defect=defect).split("== reached")[0].splitlines():
+        if line.startswith("== "):
+            variables = found[Path(line[3:]).name] = {}
+        elif line.startswith("variable "):
+            _, name, nbytes = line.split()
+            variables[name] = int(nbytes)
+    return found

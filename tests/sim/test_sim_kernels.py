@@ -89,3 +89,61 @@ def test_libraries(simulator):
     assert simulator.peek(p, 4) == b"\x09\0\0\0"
     free(p, 0)
     ok(driver.cuLibraryUnload(library))
+
+
+VARIABLES = b""".version 8.0
+.target sm_70
+.address_size 64
+.visible .global .align 4 .u32 counter;
+.visible .const .align 4 .b8 table[64];
+.visible .entry k() { ret; }
+\0"""
+
+
+@pytest.mark.parametrize("of", ["Module", "Library"])
+def test_variables_of_a_module(simulator, of):
+    """Each has memory of its own, with zeros, that is the same at each call and ends with the module."""
+    def load():
+        if of == "Module":
+            return ok(driver.cuModuleLoadData(VARIABLES))
+        return ok(driver.cuLibraryLoadData(VARIABLES, [], [], 0, [], [], 0))
+
+    place, unload = getattr(driver, f"cu{of}GetGlobal"), getattr(driver, f"cu{of}Unload")
+    one, other = load(), load()
+    counter, nbytes = ok(place(one, b"counter"))
+    table, more = ok(place(one, b"table"))
+    assert (nbytes, more) == (4, 64)
+    assert len({int(counter), int(table), int(ok(place(other, b"counter"))[0])}) == 3
+    text = bytearray(b"-" * 64)
+    ok(driver.cuMemcpyDtoH(text, table, 64))
+    assert text == bytes(64)
+    ok(driver.cuMemcpyHtoD(table, b"x" * 64, 64))
+    ok(driver.cuMemcpyDtoH(text, ok(place(one, b"table"))[0], 64))
+    assert text == b"x" * 64
+    assert place(one, b"k")[0] == place(one, b"nothing")[0] == driver.CUresult.CUDA_ERROR_NOT_FOUND
+    before = simulator.live_bytes()
+    ok(unload(one))
+    assert before - simulator.live_bytes() >= 68
+    assert place(one, b"table")[0] != 0
+    driver.cuMemcpyDtoH(text, table, 64)
+    assert "USE-AFTER-FREE" in simulator.races()[0]
+    simulator.clear_races()
+    ok(unload(other))
+
+
+def test_a_use_of_a_variable_is_watched(scheduled):
+    """As of any memory: the stream that fills a table is waited for, or not."""
+    module = ok(driver.cuModuleLoadData(VARIABLES))
+    table, nbytes = ok(driver.cuModuleGetGlobal(module, b"table"))
+    one, other = (ok(driver.cuStreamCreate(1)) for _ in range(2))
+    for ordered in (True, False):
+        ok(driver.cuMemsetD8Async(table, 1, nbytes, one))
+        if ordered:
+            ok(driver.cuStreamSynchronize(one))
+        ok(driver.cuMemsetD8Async(table, 2, nbytes, other))
+        assert bool(scheduled.races()) == (not ordered)
+        scheduled.clear_races()
+        ok(driver.cuCtxSynchronize())
+    ok(driver.cuModuleUnload(module))
+    for stream in (one, other):
+        ok(driver.cuStreamDestroy(stream))
