@@ -132,6 +132,29 @@ def test_a_process_that_goes_on_is_named(check):
     assert "still runs: the check has its findings so far, and no later ones" in run.stderr
 
 
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_what_ends_the_check_ends_the_program(tmp_path, clean_environment, command, name, ignored):
+    """As a job's time limit does; the findings so far are reported.  What the check's parent ignores stays ignored, as
+    SIGHUP under nohup."""
+    number = signal.Signals[name]
+    words = command(f"{BROKEN}\nimport time\nopen('ready', 'w').close()\ntime.sleep({3 if ignored else 100})\n")
+    before = signal.signal(number, signal.SIG_IGN) if ignored else None
+    try:
+        program = subprocess.Popen(words, cwd=tmp_path, env=clean_environment, stderr=subprocess.PIPE, text=True)
+    finally:
+        if ignored:
+            signal.signal(number, before)
+    while not (tmp_path / "ready").exists():
+        assert program.poll() is None
+        time.sleep(0.05)
+    program.send_signal(number)
+    _, text = program.communicate(timeout=60)
+    assert program.returncode == 1
+    assert "1 certain" in text
+    assert (f"the program was ended by {name}: what it left out was not checked" in text) == (not ignored)
+
+
 def journal_of(*counts, lines=b""):
     """A journal of a process that does not run, with this page."""
     return processes.PAGE.pack(*processes.Page(processes.MARK, *counts)).ljust(processes.BEGIN, b"\0") + lines

@@ -102,6 +102,24 @@ def test_one_launch_that_computed_nothing(checked):
     assert list(run.notes["notes"]) == ["1 launch of a kernel computed nothing"]
 
 
+RESULTS = "without a GPU kernels compute nothing: the program may have ended because it works with their results"
+
+
+@pytest.mark.parametrize(("end", "said", "more"), [
+    ("assert a == b", "the program cannot verify its results", "python -O leaves its assertions out"),
+    ("raise AssertionError('not equal')", "the program cannot verify its results", ""),
+    ("1 / 0", RESULTS, ""), ("1e200 ** 2", RESULTS, ""), ("sys.exit(1)", RESULTS, ""),
+    ("raise KeyError(1)", "", ""), ("sys.exit(0)", "", "")])
+def test_an_end_that_missing_results_may_explain(checked, end, said, more):
+    run = checked(START + f"import os\nlaunch(function_of(PTX), a, q, p)\n{end}\n")
+    for text, other in ((RESULTS, said), ("the program cannot verify its results", said), ("python -O", more)):
+        assert (text in run.stderr) == (text in other), run.stderr
+
+
+def test_an_end_without_a_launch_has_another_reason(checked):
+    assert RESULTS not in checked(START + "sys.exit(1)\n").stderr
+
+
 def test_two_reads_are_fine(checked):
     assert checked(START + "copy = function_of(PTX)\nlaunch(copy, a, q, p)\nlaunch(copy, b, r, p)\n").pairs == []
 

@@ -5,8 +5,10 @@ import os
 import signal
 import subprocess
 import tempfile
+import threading
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -15,6 +17,7 @@ from xlogmem import sim
 from xlogmem._base.private import Folder, private_folder
 from xlogmem.check import audit, gpu, ignored, native, outputs, processes
 from xlogmem.check.findings import Finding, merged
+from xlogmem.check.notes import COMPUTED_NOTHING, MAY_HAVE_VERIFIED
 
 __all__ = ["CERTAIN", "PROGRAM_FAILED", "WRONG_USAGE", "Outcome", "environment", "run"]
 
@@ -57,7 +60,8 @@ def run(command: list[str], environment: dict[str, str], record: str | None = No
         if record:
             variables["XLOGMEM_CHECK_RECORD"] = "1"
         program = subprocess.Popen(command, env=variables)
-        status = waited_for(program)
+        with passed_on_to(program):
+            status = waited_for(program)
         found = processes.accounts(opened)
         cut: list[str] = []
         unrecorded = outputs.written(record, lambda file: cut.extend(copy_traces(opened, file))) if record else ""
@@ -65,7 +69,10 @@ def run(command: list[str], environment: dict[str, str], record: str | None = No
     notes = Counter(note for one in found for note in [*one.document["notes"], *one.notes]) + Counter(cut)
     lost = [one.lost for one in found if one.lost]
     errors = {document["process"]: error for document in documents if (error := document.get("error"))}
-    ended = ended_early(status, errors.pop(program.pid, ""))
+    error = errors.pop(program.pid, "")
+    ended = ended_early(status, error)
+    if status > 0 and not error and any(note.endswith(COMPUTED_NOTHING) for note in notes):
+        notes[MAY_HAVE_VERIFIED] = 1
     notes.update(f"process {process} {error}: what it left out was not checked"
                  for process, error in errors.items())
     return Outcome(status, ended, any(one.used for one in found), lost, merged(documents), dict(notes),
@@ -115,6 +122,23 @@ def waited_for(program: subprocess.Popen[bytes]) -> int:
             return program.wait()
         except KeyboardInterrupt:
             continue
+
+
+@contextmanager
+def passed_on_to(program: subprocess.Popen[bytes]) -> Iterator[None]:
+    """Send a program what is to end this process, such as the SIGTERM of a job's time limit: else the program would go
+    on alone, and its findings would be lost."""
+    if threading.current_thread() is not threading.main_thread():       # which cannot set handlers
+        yield
+        return
+    ends = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) == signal.SIG_DFL]
+    for number in ends:
+        signal.signal(number, lambda number, frame: program.send_signal(number))
+    try:
+        yield
+    finally:
+        for number in ends:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def environment(on_gpu: bool | None, pools: str) -> tuple[dict[str, str], str]:

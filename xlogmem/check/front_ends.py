@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from xlogmem import sim
 from xlogmem.check import gpu, missing, neighbours, sites
 from xlogmem.check.neighbours import noted, pieces
-from xlogmem.check.notes import of_gpu, of_simulator
+from xlogmem.check.notes import MAY_HAVE_VERIFIED, of_gpu, of_simulator
 
 __all__ = ["FrontEnd", "Report", "begin"]
 
@@ -62,10 +62,13 @@ class FrontEnd(Protocol):
 def reasons_of_failure(error: BaseException | None, launches: int) -> list[str]:
     """Say why a program that is right on a GPU may have ended with this error on the simulated driver."""
     notes = []
-    if launches and isinstance(error, AssertionError):
-        notes.append("an assertion failed: without a GPU kernels compute nothing, so the program cannot verify its "
-                     "results; python -O leaves its assertions out")
     frames = traceback.extract_tb(error.__traceback__) if error else []
+    if launches and isinstance(error, AssertionError):
+        is_statement = frames and (frames[-1].line or "").startswith("assert")
+        notes.append("an assertion failed: without a GPU kernels compute nothing, so the program cannot verify its "
+                     "results" + ("; python -O leaves its assertions out" if is_statement else ""))
+    elif launches and isinstance(error, ArithmeticError):
+        notes.append(MAY_HAVE_VERIFIED)
     own = next((match[0] for frame in frames if (match := HAS_ITS_OWN_RUNTIME.search(frame.filename))), None)
     if own:
         notes.append(f"the program ended in {own.strip('/')}, which has NVIDIA's runtime built in: that accepts no "

@@ -6,8 +6,11 @@ from typing import Any
 
 from xlogmem._base.units import counted
 
-__all__ = ["of_gpu", "of_journal", "of_simulator"]
+__all__ = ["COMPUTED_NOTHING", "MAY_HAVE_VERIFIED", "of_gpu", "of_journal", "of_simulator"]
 
+COMPUTED_NOTHING = "computed nothing"                   # the end of a note
+MAY_HAVE_VERIFIED = ("without a GPU kernels compute nothing: the program may have ended because it works with their "
+                     "results, or verifies them")
 MOST_NAMES = 3                                          # of kernels, in a note
 
 
@@ -29,7 +32,7 @@ def of_simulator(said: dict[str, Any]) -> list[str]:
     """Of the simulated driver's notes (`Simulator.notes`), what every program may have."""
     launches = said["computed_nothing"]
     launched = counted(launches, "launch of a kernel", "launches of kernels")
-    return ([f"{launched} computed nothing"] if launches else []) + not_judged(said["not_judged"])
+    return ([f"{launched} {COMPUTED_NOTHING}"] if launches else []) + not_judged(said["not_judged"])
 
 
 def not_judged(unknown: dict[str, int]) -> list[str]:
