@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
-from four_streams import READ, WRITE
+from four_streams import READ, RELAXED, WRITE, Capture
 
 from xlogmem import (
     Access,
@@ -27,20 +27,6 @@ from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 GLOBAL = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
-RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-
-
-class Capture:
-    """A capture on a stream; it has to end well."""
-
-    def __init__(self, stream, mode=RELAXED) -> None:
-        self.stream, self.mode = stream, mode
-
-    def __enter__(self) -> None:
-        check(cuda.cuStreamBeginCapture(self.stream.handle, self.mode))
-
-    def __exit__(self, *_) -> None:
-        check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(self.stream.handle))))
 
 
 def test_work_on_a_capturing_stream_is_refused(driver):

@@ -5,7 +5,7 @@ import random
 
 import pytest
 from cuda.bindings import driver as cuda
-from four_streams import READ, READ_WRITE, WRITE, nothing_happens
+from four_streams import READ, READ_WRITE, WRITE, Capture, nothing_happens
 
 from xlogmem import (
     AsyncMemoryResource,
@@ -304,3 +304,78 @@ def test_no_free_goes_to_a_stream_that_cannot_take_it(four, foreign, kind):
     block, (read,) = used_elsewhere(x, reader)
     block.free()
     assert x.ordered(read, x.S)
+
+
+@pytest.mark.simulator
+def test_a_free_is_deferred_while_its_home_captures(four, driver):
+    """As it is where no other stream has used the block: the first call after the capture carries it out."""
+    x = four()
+    driver.set_policy("min")
+    block, (read,) = used_elsewhere(x, x.T)
+    with Capture(x.S):
+        block.free()
+        assert block.state is BlockState.RETIRED
+    x.alloc(x.V).free()
+    assert block.state is BlockState.FREED
+    assert not x.ordered(read, x.S)
+
+
+@pytest.mark.simulator
+def test_a_free_stays_at_home_while_the_user_captures(four, driver):
+    """There a fence that was recorded before is enough."""
+    x = four(policy="precise")
+    driver.set_policy("min")
+    block, (read,) = used_elsewhere(x, x.T)
+    with Capture(x.T):
+        block.free()
+        assert block.state is BlockState.FREED
+    assert x.ordered(read, x.S)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("failures", [1, 2, 3])
+@pytest.mark.parametrize("call", ["cuEventRecord", "cuStreamWaitEvent", "cuMemFreeAsync"])
+def test_each_try_of_a_dropped_block_goes_where_it_delays_nothing(four, driver, call, failures):
+    """However often it fails: the home does not wait for what the user queues meanwhile."""
+    x = four(policy="lazy")
+    driver.set_policy("min")
+    block, (read,) = used_elsewhere(x, x.T)
+    other = x.alloc(x.V)
+    del block
+    for _ in range(failures):
+        driver.fail(call, code=UNKNOWN)
+        with use(x.V, write=other):                     # carries out what finalizers left
+            pass
+    late = x.work(x.T)
+    assert x.runtime.counters()["failed_frees"] == failures
+    with use(x.V, write=other):
+        pass
+    assert x.runtime.counters()["frees"] == 1
+    assert not x.ordered(read, x.S)
+    assert not x.ordered(late, x.S)
+
+
+@pytest.mark.simulator
+def test_a_free_that_failed_where_it_was_named_names_nothing(four, driver):
+    x = four(policy="lazy")
+    driver.set_policy("min")
+    block, (read,) = used_elsewhere(x, x.T)
+    driver.fail("cuMemFreeAsync", code=UNKNOWN)
+    with pytest.raises(DriverError, match="cuMemFreeAsync"):
+        block.free(x.U)
+    block.free()
+    assert not x.ordered(read, x.S)
+
+
+@pytest.mark.simulator
+def test_a_home_without_an_owner_leaves_the_free_to_the_default_stream(four, foreign):
+    """... after the entries, as docs/ordering.md says: the user does not wait for the default stream."""
+    x = four(policy="precise")
+    S = x.runtime.register_stream(foreign())
+    block = x.alloc(S)
+    with use(S, write=block):
+        pass
+    x.use(x.T, (block, READ))
+    later = x.work(x.runtime.default_stream)
+    block.free()
+    assert not x.ordered(later, x.T)

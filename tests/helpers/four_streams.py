@@ -17,6 +17,7 @@ from xlogmem import DeviceBlock, DeviceMemoryResource, DeviceRuntime, LaunchReco
 from xlogmem.sim import Simulator
 from xlogmem.sim.kernels import Kernels, check
 
+RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 READ, WRITE, READ_WRITE = "read", "write", "read_write"
 WORDS = 4096                                            # operations that can be marked
 
@@ -114,6 +115,19 @@ class FourStreams:
 
     def waits(self) -> int:
         return self.driver.calls("cuStreamWaitEvent")
+
+
+class Capture:
+    """A capture on a stream; it has to end well."""
+
+    def __init__(self, stream, mode=RELAXED) -> None:
+        self.stream, self.mode = stream, mode
+
+    def __enter__(self) -> None:
+        check(cuda.cuStreamBeginCapture(self.stream.handle, self.mode))
+
+    def __exit__(self, *_) -> None:
+        check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(self.stream.handle))))
 
 
 # Driver calls that change nothing, and those around every call of ours.

@@ -145,5 +145,5 @@ def test_a_use_of_a_variable_is_watched(scheduled):
         scheduled.clear_races()
         ok(driver.cuCtxSynchronize())
     ok(driver.cuModuleUnload(module))
-    for stream in (one, other):
-        ok(driver.cuStreamDestroy(stream))
+    for queue in (one, other):
+        ok(driver.cuStreamDestroy(queue))

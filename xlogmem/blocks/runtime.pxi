@@ -99,7 +99,7 @@ cdef class Runtime(Core):
         stream : stream, optional
             The stream on which the free is queued.  The default is the stream of the allocation (its successor, if that
             stream was unregistered).  Where that stream would have to wait for others, the free is queued on the stream
-            of a user that is ordered after these already, if there is one, behind everything on the default stream.
+            of a user that is ordered after these already, if there is one, behind everything on the former.
 
         Raises
         ------

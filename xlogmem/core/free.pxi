@@ -7,7 +7,14 @@
 # waits (`free_into_pool_locked`).
 
 from xlogmem._base.cpp cimport check, poke, prefetch, unlikely
-from xlogmem._base.failures cimport BLOCK_IS_STALE, STREAM_IS_CAPTURING, STREAM_IS_DEAD, fail_block, fail_stream
+from xlogmem._base.failures cimport (
+    BLOCK_IS_STALE,
+    SOURCE_IS_CAPTURING,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_DEAD,
+    fail_block,
+    fail_stream,
+)
 from xlogmem._base.index cimport Tracked, erase, floor_of
 from xlogmem._base.labels cimport Label, held, release
 from xlogmem._driver cimport Scope, enter_context, leave_context
@@ -17,6 +24,7 @@ from xlogmem._order cimport (
     SEALED,
     advance,
     fence_to_see,
+    is_of_former,
     is_ordered_after_locked,
     is_other_threads_default,
     is_unowned,
@@ -54,8 +62,10 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
         if stream == NULL and home != NULL and unlikely(<bint>home.unowned):
             leave_unowned_home_locked(core, block)
         failed = free_found_unlocks(core, block, stream, CHECK_CAPTURE, failure)
-        if unlikely(failed) and block.home != home:      # the block is as it was
-            move_home_locked(core.order, block, home)
+        if unlikely(failed):                             # the block is as it was
+            block.named = False
+            if block.home != home:
+                move_home_locked(core.order, block, home)
     core.order.lock.unlock()
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
@@ -82,32 +92,37 @@ cdef void leave_unowned_home_locked(CoreState* core, Block* block) noexcept nogi
     set_home(block, order.streams[0])
 
 
-cdef int leave_delayed_home_unlocks(CoreState* core, Block* block) except -1 nogil:
+cdef StreamState* leave_delayed_home_unlocks(CoreState* core, Block* block) except? NULL nogil:
     """Move a block whose free names no stream from a home that would have to wait for other streams, to the stream of a
     user that is ordered after all these uses already.  That stream waits for everything on the home, recorded or not,
-    as "freed on the home" means; so what the program queues on the home from now on is not delayed.  The home stays if
-    there is no such stream, and if the uses are complete.  Adopted blocks stay, because an owner relies on the stream
-    that it named."""
+    as "freed on the home" means; so what the program queues on the home from now on is not delayed.  Returns the former
+    home; NULL if the home stays, because there is no such stream, or because the uses are complete.  Adopted blocks
+    stay, because an owner relies on the stream that it named, and for those of unowned streams see
+    `leave_unowned_home_locked`."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* home = resolve_home(block)
     cdef StreamState* user
     cdef size_t i
-    if home == NULL or block.adopted or not core.resource.frees_anywhere:
-        return 0
+    if home == NULL or block.adopted or block.named or not core.resource.frees_anywhere:
+        return NULL
+    if block.stream == NULL or is_unowned(block.stream):
+        return NULL
     if unlikely(order.discipline_changes != 0):
         raise_changed_disciplines_locked(order, block)
     if is_after_others_locked(order, block, home) or see_others_done_unlocks(order, block):
-        return 0
+        return NULL
     home = resolve_home(block)                          # the lock was dropped
     for i in range(block.frontier.size()):
         user = order.streams[block.frontier[i].stream]
-        if user != home and can_take_free(user) and is_after_others_locked(order, block, user):
+        if user == home or is_of_former(user, block.frontier[i].position) or not can_take_free(user):
+            continue
+        if is_after_others_locked(order, block, user):
             if home.discipline != SEALED:
                 set_entry(block, ALLOCATED, home.index, advance(home))
             set_home(block, user)
-            return 0
-    return 0
+            return home
+    return NULL
 
 
 cdef bint see_others_done_unlocks(OrderState* order, Block* block) except -1 nogil:
@@ -116,18 +131,37 @@ cdef bint see_others_done_unlocks(OrderState* order, Block* block) except -1 nog
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source
     cdef Failure ignored                                # the free meets what is wrong, too
-    cdef uint64_t position
     cdef size_t i
     for i in range(block.frontier.size()):
         source = order.streams[block.frontier[i].stream]
-        position = block.frontier[i].position
-        if source == block.home or is_ordered_after_locked(order, NULL, source, position):
+        if source == block.home or is_settled_locked(order, NULL, block, i):
             continue
-        if (may_have_unrecorded_work(block, source) or fence_to_see(source, position) == NULL
-                or poll_unlocks(order, source, position, &ignored)
-                or not is_ordered_after_locked(order, NULL, source, position)):
+        if (fence_to_see(source, block.frontier[i].position) == NULL
+                or poll_unlocks(order, source, block.frontier[i].position, &ignored)
+                or i >= block.frontier.size() or not is_settled_locked(order, NULL, block, i)):
             return False
     return True
+
+
+cdef inline bint is_settled_locked(OrderState* order, StreamState* stream, Block* block, size_t i) noexcept nogil:
+    """True if a stream (NULL: the host) is ordered after an entry, behind which no unrecorded work may stand."""
+    check(order.lock.held(), "the lock is held")
+    cdef StreamState* source = order.streams[block.frontier[i].stream]
+    cdef uint64_t position = block.frontier[i].position
+    return (is_ordered_after_locked(order, stream, source, position)
+            and (is_of_former(source, position) or not may_have_unrecorded_work(block, source)))
+
+
+cdef void return_home_locked(Block* block, StreamState** left) noexcept nogil:
+    """Return a block to the home that its free, which failed, has left; the call in flight goes along."""
+    block.home.busy -= 1
+    set_home(block, left[0])
+    block.home.busy += 1
+    left[0] = NULL
+
+
+cdef inline bint is_of_capture(Failure* failure) noexcept nogil:
+    return failure.kind == STREAM_IS_CAPTURING or failure.kind == SOURCE_IS_CAPTURING
 
 
 cdef inline bint can_take_free(StreamState* stream) noexcept nogil:
@@ -145,9 +179,7 @@ cdef bint is_after_others_locked(OrderState* order, Block* block, StreamState* s
     cdef size_t i
     for i in range(block.frontier.size()):
         source = order.streams[block.frontier[i].stream]
-        if source != stream and source != block.home and (
-                may_have_unrecorded_work(block, source)
-                or not is_ordered_after_locked(order, stream, source, block.frontier[i].position)):
+        if source != stream and source != block.home and not is_settled_locked(order, stream, block, i):
             return False
     return True
 
@@ -191,6 +223,7 @@ cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, B
             move_home_locked(core.order, block, stream)
         result[0] = block
         failed = free_now_unlocks(core, block, CAPTURE_WAS_CHECKED, failure)
+        block.named = block.named and not failed
     core.order.lock.unlock()
     return failed
 
@@ -252,6 +285,7 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     cdef OrderState* order = core.order
     cdef uint8_t before = block.state if block.state != FREEING else <uint8_t>RETIRED
     cdef StreamState* home
+    cdef StreamState* left = NULL
     cdef Allocation freed
     cdef bint ordered, fence_is_due
     cdef int failed = 0
@@ -267,9 +301,12 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
         block.home.busy += 1
         failed = check_home_capture_unlocks(order, block.home, check_capture, failure)
     else:
-        if not block.named:
-            leave_delayed_home_unlocks(core, block)
+        left = leave_delayed_home_unlocks(core, block)
         failed = wait_for_users_unlocks(core, block, check_capture, failure)
+        if unlikely(failed) and left != NULL and is_of_capture(failure):
+            return_home_locked(block, &left)            # the ordinary way
+            block.home.busy -= 1
+            failed = wait_for_users_unlocks(core, block, CHECK_CAPTURE, failure)
     home = block.home
     ordered = not block.adopted and core.resource.order == STREAM_ORDERED
     if unlikely(core.watched & BY_HISTORY) and not failed:
@@ -280,6 +317,9 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
         failed = core.resource.deallocate(core.resource.self, &freed, failure)
         prefetch_hot_lines(core, home)
         order.lock.lock()
+    if unlikely(failed) and left != NULL:
+        return_home_locked(block, &left)
+        home = block.home
     order.in_flight -= 1
     if home != NULL:
         home.busy -= 1
