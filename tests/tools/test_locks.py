@@ -25,6 +25,7 @@ class Function:
     name: str
     parameters: str
     body: str
+    head: str
 
     @property
     def has_state(self) -> bool:
@@ -41,7 +42,7 @@ def functions(text: str, where: str) -> Iterator[Function]:
     for head in HEAD.finditer(text):
         indent = head[1]
         end = re.compile(rf"^(?!{indent} |\s*$)", re.MULTILINE).search(text, head.end())
-        yield Function(where, head[2], head[3], text[head.end():end.start() if end else len(text)])
+        yield Function(where, head[2], head[3], text[head.end():end.start() if end else len(text)], head[0])
 
 
 def problems(function: Function) -> Iterator[str]:
@@ -52,6 +53,8 @@ def problems(function: Function) -> Iterator[str]:
     needs = NEEDS.search(code)
     if suffix in ("locked", "unlocks") and function.has_state and not re.match(r"\s*check\([\w.]*lock\.held\(\)", code):
         yield "does not check the lock"
+    if suffix in ("locked", "unlocks", "locks") and "except?" in function.head:
+        yield "acquires the GIL under the lock, to look for an exception"
     if suffix == "locked" and (first_unlock >= 0 or re.search(r"\w_(?:unlocks|locks)\(", code)):
         yield "is called _locked and drops the lock"
     if suffix == "unlocks" and first_lock >= 0 and not 0 <= first_unlock < first_lock:
@@ -87,6 +90,8 @@ def test_names_say_what_functions_do_with_the_lock():
     ("cdef int a(CoreState* core) except -1 nogil:\n    core.order.lock.unlock()\n", "did not take"),
     ('cdef int a_unlocks(OrderState* order) except -1 nogil:\n    check(order.lock.held(), "")\n'
      "    order.lock.lock()\n", "takes the lock first"),
+    ('cdef Stream* a_unlocks(OrderState* order) except? NULL nogil:\n    check(order.lock.held(), "")\n',
+     "acquires the GIL"),
 ])
 def test_what_is_wrong_is_found(text, problem):
     (function,) = functions(text, "here")

@@ -92,12 +92,12 @@ cdef void leave_unowned_home_locked(CoreState* core, Block* block) noexcept nogi
     set_home(block, order.streams[0])
 
 
-cdef StreamState* leave_delayed_home_unlocks(CoreState* core, Block* block) except? NULL nogil:
+cdef int leave_delayed_home_unlocks(CoreState* core, Block* block, StreamState** left) except -1 nogil:
     """Move a block whose free names no stream from a home that would have to wait for other streams, to the stream of a
     user that is ordered after all these uses already.  That stream waits for everything on the home, recorded or not,
-    as "freed on the home" means; so what the program queues on the home from now on is not delayed.  Returns the former
-    home; NULL if the home stays, because there is no such stream, or because the uses are complete.  Adopted blocks
-    stay, because an owner relies on the stream that it named, and for those of unowned streams see
+    as "freed on the home" means; so what the program queues on the home from now on is not delayed.  `left` gets the
+    former home; nothing if the home stays, because there is no such stream, or because the uses are complete.  Adopted
+    blocks stay, because an owner relies on the stream that it named, and for those of unowned streams see
     `leave_unowned_home_locked`."""
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
@@ -105,13 +105,13 @@ cdef StreamState* leave_delayed_home_unlocks(CoreState* core, Block* block) exce
     cdef StreamState* user
     cdef size_t i
     if home == NULL or block.adopted or block.named or not core.resource.frees_anywhere:
-        return NULL
+        return 0
     if block.stream == NULL or is_unowned(block.stream):
-        return NULL
+        return 0
     if unlikely(order.discipline_changes != 0):
         raise_changed_disciplines_locked(order, block)
     if is_after_others_locked(order, block, home) or see_others_done_unlocks(order, block):
-        return NULL
+        return 0
     home = resolve_home(block)                          # the lock was dropped
     for i in range(block.frontier.size()):
         user = order.streams[block.frontier[i].stream]
@@ -121,8 +121,9 @@ cdef StreamState* leave_delayed_home_unlocks(CoreState* core, Block* block) exce
             if home.discipline != SEALED:
                 set_entry(block, ALLOCATED, home.index, advance(home))
             set_home(block, user)
-            return home
-    return NULL
+            left[0] = home
+            break
+    return 0
 
 
 cdef bint see_others_done_unlocks(OrderState* order, Block* block) except -1 nogil:
@@ -301,7 +302,7 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
         block.home.busy += 1
         failed = check_home_capture_unlocks(order, block.home, check_capture, failure)
     else:
-        left = leave_delayed_home_unlocks(core, block)
+        leave_delayed_home_unlocks(core, block, &left)
         failed = wait_for_users_unlocks(core, block, check_capture, failure)
         if unlikely(failed) and left != NULL and is_of_capture(failure):
             return_home_locked(block, &left)            # the ordinary way
