@@ -140,7 +140,7 @@ other = xlogmem.DeviceRuntime(resource=xlogmem.AsyncMemoryResource())
 S, T = (other.acquire_stream() for _ in range(2))
 late = other.allocate(64, S, tag="late")
 with xlogmem.use(T, write=late):
-    late.free()
+    late.free(S)
 """, XLOGMEM_NVTX="1"))
     assert [text.partition(" (")[0] for text in found] == [
         "stream 2 waits for stream 1: memory that is handed out again was used there",
