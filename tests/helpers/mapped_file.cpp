@@ -205,8 +205,11 @@ static void forks() {
     std::atomic<bool> stop{false};
     std::thread other([&] {
         while (!stop) {
-            const xlogmem_mapped_file::Lock lock;  // which the child finds taken
-            std::this_thread::sleep_for(1ms);
+            {
+                const xlogmem_mapped_file::Lock lock;  // which half of the children find taken
+                std::this_thread::sleep_for(1ms);
+            }
+            std::this_thread::sleep_for(1ms);  // the lock is not fair
         }
     });
     for (int round = 0; round < 20; round++) {
