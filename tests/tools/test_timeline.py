@@ -37,15 +37,15 @@ def scene(path, rounds=3) -> SimpleNamespace:
                 lines.written = sys._getframe().f_lineno - 1
             with use(x.T, read=step, write=kept):
                 lines.read = sys._getframe().f_lineno - 1
-            step.free()
+            step.free(x.S)
             lines.freed = sys._getframe().f_lineno - 1
         early = x.runtime.allocate(4096, x.S, tag=INJECTED)
         x.use(x.S, (early, WRITE))
         for _ in range(2):                              # what U waits for too, and need not
             x.use(x.S, (kept, READ))
         x.use(x.U, (early, READ))
-        early.free()
-        kept.free()
+        early.free(x.S)
+        kept.free(x.S)
         x.runtime.reap_pending()
         x.close()
     lines.history = recording.history()
