@@ -123,7 +123,7 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
             core.deferred_by_capture = NULL
             free_deferred_unlocks(core, block)
             if core.deferred_by_capture == block:
-                capturing = block.home          # the free may have chosen another
+                capturing = home
         block = following
     core.order.lock.unlock()
     return 0

@@ -219,12 +219,10 @@ cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, B
     block = live_block_at_locked(core, ptr)
     if block != NULL and not (block.windows or block.pins) and (
             core.resource.frontiers != NULL or (block.home == stream and has_one_entry_at_home_locked(core, block))):
-        block.named = True
         if block.home != stream:
             move_home_locked(core.order, block, stream)
         result[0] = block
         failed = free_now_unlocks(core, block, CAPTURE_WAS_CHECKED, failure)
-        block.named = block.named and not failed
     core.order.lock.unlock()
     return failed
 
@@ -414,7 +412,6 @@ cdef inline bint free_plainly_locked(CoreState* core, Block* block, StreamState*
     check(core.order.lock.held(), "the lock is held")
     if block == NULL or block.windows or block.pins or block.adopted:
         return False
-    block.named = stream != NULL
     if stream != NULL and stream != block.home:
         move_home_locked(core.order, block, stream)
     free_into_pool_locked(core, block, resolve_home(block))
