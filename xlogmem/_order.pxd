@@ -232,6 +232,7 @@ cdef inline uint64_t current_thread() noexcept nogil:
     return current
 cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, StreamState* source,
                                   uint64_t position) noexcept nogil
+cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil
 cdef Fence* fence_to_see(StreamState* source, uint64_t position) noexcept nogil
 cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
 cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil

@@ -185,7 +185,7 @@ def test_a_trim_returns_what_is_cached(x):
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_stream_that_promises_to_record_has_no_older_cache(four, driver, dropped):
     """A local block was filled without a record; then the stream is sealed, and the block is freed."""
-    x = four(resource=PoolMemoryResource(initial_pool_size=ROOM))
+    x = four(resource=PoolMemoryResource(initial_pool_size=ROOM, maximum_pool_size=ROOM))
     owner, S = foreign(x)
     block = local(x, S)
     catch_up(x, S)

@@ -320,7 +320,7 @@ def a_fence_teaches_only_what_its_stream_knew_before_the_record(x: FourStreams) 
     return x.ordered(write, x.T)
 
 
-@scenario(spare=2)
+@scenario(spare=3)
 def a_fence_in_use_is_not_recorded_again(x: FourStreams) -> bool:
     """T waits for a fence of S; before that is noted, others have S record more fences than its ring holds.  Were T's
     among them, T would count as ordered after what it covers now."""

@@ -185,7 +185,7 @@ def test_a_stream_gets_one_place_in_one_piece_and_leaves_the_others(served, fore
 
 
 def test_the_rest_of_what_a_stream_took_from_others_stays_in_their_reach(served, foreign):
-    x, a, b, taker, other = served(), foreign(), foreign(), foreign(), foreign()
+    x, a, b, taker, other = served(Counted(128 * MIB)), foreign(), foreign(), foreign(), foreign()
     first, second = x.allocate(64 * MIB, a), x.allocate(64 * MIB, b)
     x.free(first, a)
     x.free(second, b)

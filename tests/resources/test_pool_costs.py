@@ -84,7 +84,7 @@ def test_streams_that_take_what_they_freed_themselves_never_meet(four, driver):
 def test_steady_churn_waits_at_most_once_for_each_foreign_stream(four, driver, policy):
     """Random sizes on eight streams, used elsewhere now and then: no growth and no call upstream in the steady state,
     and an allocation makes at most one wait for each other stream, none for what its stream knows."""
-    pool = PoolMemoryResource(chunk_size=1 << 20)
+    pool = PoolMemoryResource(chunk_size=1 << 20, maximum_pool_size=1 << 20)
     x = four(resource=pool, policy=policy)
     streams = [x.S, x.T, x.U, x.V, *(x.runtime.acquire_stream() for _ in range(4))]
     draw = random.Random(7)

@@ -83,7 +83,7 @@ def test_a_failure_of_any_call_loses_nothing_and_leaks_nothing(driver, call):
 @simulated
 def test_a_chunk_that_cannot_be_returned_stays(four):
     upstream = Counted()
-    pool = PoolMemoryResource(upstream, chunk_size=WHOLE)
+    pool = PoolMemoryResource(upstream, maximum_pool_size=2 * WHOLE, chunk_size=WHOLE)
     x = four(resource=pool)
     blocks = [x.alloc(x.S, WHOLE), x.alloc(x.T, WHOLE)]
     blocks.clear()

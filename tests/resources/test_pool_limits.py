@@ -37,7 +37,7 @@ def test_sizes_and_addresses_are_multiples_of_256():
 
 def test_neighbours_that_are_complete_are_coalesced_before_the_pool_grows():
     """The span of both depends on no stream any more, so it is on the list of spans that are ready."""
-    runtime = DeviceRuntime(resource=PoolMemoryResource(chunk_size=WHOLE))
+    runtime = DeviceRuntime(resource=PoolMemoryResource(chunk_size=WHOLE, maximum_pool_size=2 * WHOLE))
     sealed, other = runtime.acquire_stream(discipline="sealed"), runtime.acquire_stream()
     state = DeviceState(runtime)
     ends = [state.empty(HALF, "uint8", stream) for stream in (sealed, other)]       # to wait for: the first chunk

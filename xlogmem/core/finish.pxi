@@ -171,7 +171,17 @@ cdef inline void take_position_locked(CoreState* core, Window* window) noexcept 
     window.record = policy == PRECISE or stream.unowned         # order/unowned.pxi
     if policy == ADAPTIVE and stream.eager_commits:
         stream.eager_commits -= 1
-        window.record = True
+        window.record = window.record or serves_waits(window)
+
+
+cdef inline bint serves_waits(Window* window) noexcept nogil:
+    """True if a fence right behind a launch can serve a later wait.  It cannot where unrecorded work may stand behind
+    every use: the next stream raises these entries, and needs a newer fence."""
+    cdef size_t i
+    for i in range(window.uses.size()):
+        if not may_have_unrecorded_work(window.uses[i].block, window.stream):
+            return True
+    return False
 
 
 cdef inline void close_use(Window* window, Use* use) noexcept nogil:

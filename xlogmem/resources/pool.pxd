@@ -47,6 +47,7 @@ cdef cppclass Span:
     uint32_t count                  # of the frontier's positions; nearly always one
     Position first
     vector[Position] more           # the second and on
+    uint64_t freed                  # number of the newest free in it; 0: none yet
     PairState pair
     Span* pair_before               # in the list of pairs that it is on
     Span* pair_after
@@ -113,9 +114,15 @@ cdef cppclass PoolState:
     size_t maximum
     size_t initial                  # bytes that it begins with
     size_t chunk_size               # bytes that it expands by, at least; 0: see `next_chunk_size_locked`
+    size_t least_ahead              # bytes that it may have before a stream has to wait; 0: see `expands_first`
+    uint64_t refused_ahead          # 1 + chunks moved when upstream refused a chunk for this; 0: it did not
     size_t cache_size               # bytes that each stream may cache; `LARGEST_REQUEST`: see `set_cache_room_locked`
     size_t used                     # bytes handed out; with what streams have in caches
     size_t peak
+    uint64_t frees                  # numbers the frees
+    size_t unmarked                 # bytes freed since fences were recorded behind the frees; see marks.pxi
+    bint crossed                    # memory went from one stream to another since then
+    vector[uint64_t] newest         # by stream index: the newest position that a free depends on
     PoolCounters counters
     vector[uint64_t] callers        # threads inside of calls upstream
     bell call_ended                 # for allocations that found no memory meanwhile

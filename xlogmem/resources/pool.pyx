@@ -68,6 +68,12 @@ cdef enum:
     CACHE_PRESSURE = 16                         # none is cached with more than maximum / CACHE_PRESSURE in use
     PRESSURE = 2                                # a pool is under pressure with more than maximum / PRESSURE in use
     WASTE = 2                                   # there a span may be larger than the request by request / WASTE
+    AHEAD = 2                                   # times the peak: so far a pool expands rather than let a stream wait
+    LEAST_AHEAD = 32                            # or the part of the device: a 32nd
+    MARKS = 16                                  # marks while as many bytes are freed as a large pool has
+    RING_AHEAD = 16                             # fences that each stream keeps, so that the oldest mark is there
+    AHEAD_SHARE = 4                             # of a large pool: what it expands by at most for this
+    SOME_PAIRS = 64                             # pairs that an allocation visits before it lets its stream wait
     FREES_PER_FENCE = 16                        # frees on an unowned stream; of a pool that may expand
     AUDIT = 64                                  # spans in use of a chunk up to which builds with checks visit them all
 
@@ -82,8 +88,10 @@ cdef inline size_t rounded(size_t nbytes) noexcept nogil:
     return (nbytes + ALIGNMENT - 1) & ~(<size_t>ALIGNMENT - 1)
 
 include "pool/frontiers.pxi"   # frontiers of free spans
+include "pool/marks.pxi"       # fences behind frees
 include "pool/free_lists.pxi"  # free spans by size and by dependency
 include "pool/fit.pxi"         # choice of a free span for an allocation
+include "pool/ahead.pxi"       # memory without a wait, for several streams without a maximum
 include "pool/pairs.pxi"       # adjacent free spans that are not coalesced yet
 include "pool/spans.pxi"       # splitting, coalescing, reserving, releasing
 include "pool/calls.pxi"       # upstream calls in flight, and threads that wait for them
@@ -238,9 +246,13 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
             raise StreamMisuseError("the pool was never initialised")
         if self.stream_pool is not None:
             raise StreamMisuseError("the memory pool belongs to another runtime; give each runtime a pool of its own")
+        if self.state.maximum == LARGEST_REQUEST:
+            self.state.least_ahead = total_memory(self.context.device_id) // LEAST_AHEAD
         self.upstream.bind(stream_pool)
         self.stream_pool = stream_pool
         self.state.order = &stream_pool.ordering.state
+        if self.state.maximum == LARGEST_REQUEST:
+            self.state.order.ring = max(self.state.order.ring, RING_AHEAD)
         if self.state.initial == 0:
             return 0
         with nogil:

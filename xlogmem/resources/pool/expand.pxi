@@ -68,6 +68,7 @@ cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* 
     chunk.in_use = 1
     chunk.index = pool.chunks.size()
     chunk.first = new_span_locked(pool, chunk, ptr, nbytes)
+    chunk.first.freed = pool.frees
     pool.chunks.push_back(chunk)
     pool.counters.grown += 1
     return chunk.first
@@ -119,11 +120,10 @@ cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* 
     return failed
 
 
-cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** result,
+cdef int expand_unlocks(PoolState* pool, size_t nbytes, size_t most, StreamState* stream, Span** result,
                         Failure* failure) except -1 nogil:
-    """Take a chunk from upstream and hold the first `nbytes` of it."""
+    """Take a chunk of at most `most` bytes from upstream, and hold the first `nbytes` of it."""
     check(pool.order.lock.held(), "the lock is held")
-    cdef size_t most = pool.maximum
     cdef size_t wanted
     cdef int failed
     while True:
@@ -152,11 +152,12 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Spa
     return 0
 
 
-cdef int try_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** result) except -1 nogil:
+cdef int try_expand_unlocks(PoolState* pool, size_t nbytes, size_t most, StreamState* stream,
+                            Span** result) except -1 nogil:
     """Call `expand_unlocks` where its failure does not matter.  True if it succeeded."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Failure ignored
-    if expand_unlocks(pool, nbytes, stream, result, &ignored):
+    if expand_unlocks(pool, nbytes, most, stream, result, &ignored):
         discard_failure_unlocks(pool, &ignored)
         return 0
     return 1

@@ -107,7 +107,10 @@ cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState*
         if not coalesce_reachable_pairs_locked(pool):
             break
         ordered = find_ordered_fit_locked(pool, nbytes, stream)
-    best = find_fit_with_frontier_locked(pool, nbytes, stream, ANY, SCAN_LIMIT)
+    if expands_first_locked(pool):
+        best = find_oldest_fit_locked(pool, nbytes, stream)
+    else:
+        best = find_fit_with_frontier_locked(pool, nbytes, stream, ANY, SCAN_LIMIT)
     if best != NULL and needs_host_wait_locked(pool, best, stream):
         best = NULL
     if ordered != NULL and (best == NULL or best.nbytes >= ordered.nbytes):

@@ -35,7 +35,7 @@ cdef int wait_for_span_unlocks(PoolState* pool, size_t nbytes, StreamState* stre
         return 0
     if wait_for_others_unlocks(pool, nbytes, stream, span):
         return 0
-    return 0 if try_expand_unlocks(pool, nbytes, stream, span) else 1
+    return 0 if try_expand_unlocks(pool, nbytes, pool.maximum, stream, span) else 1
 
 
 cdef bint wait_for_others_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span) except -1 nogil:
@@ -80,11 +80,11 @@ cdef int find_or_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* str
     """Do as `find_and_wait_unlocks`, where the host must not wait for the context."""
     check(pool.order.lock.held(), "the lock is held")
     if span[0] != NULL and needs_host_wait_locked(pool, span[0], stream):
-        if try_expand_unlocks(pool, nbytes, stream, span):
+        if try_expand_unlocks(pool, nbytes, pool.maximum, stream, span):
             return 0
         span[0] = choose_span_locked(pool, nbytes, stream)      # the lock was dropped: it may be another one
     if span[0] == NULL:
-        return expand_unlocks(pool, nbytes, stream, span, failure)
+        return expand_unlocks(pool, nbytes, pool.maximum, stream, span, failure)
     if is_ordered_locked(pool, span[0], stream):
         take_locked(pool, span[0], nbytes)
         return 0
@@ -103,7 +103,11 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
     if nbytes > LARGEST_REQUEST or rounded(nbytes) > pool.maximum:
         return fail_out_of_memory_locked(pool, nbytes, failure, "the pool may not grow so far (maximum_pool_size)")
     nbytes = rounded(nbytes)
+    if is_mark_due_locked(pool):
+        mark_frees_unlocks(pool)
     while True:
+        if expands_first_locked(pool) and take_without_wait_unlocks(pool, nbytes, stream, &span):
+            break
         span = choose_span_locked(pool, nbytes, stream)
         if span != NULL and is_ordered_locked(pool, span, stream):
             take_locked(pool, span, nbytes)
@@ -154,7 +158,7 @@ cdef bint allocate_at_once_locked(void* self, Allocation* wanted) noexcept nogil
     if is_scarce_locked(pool, nbytes):
         empty_caches_locked(pool.order, NULL)
     span = find_ordered_fit_locked(pool, nbytes, wanted.stream)
-    if span == NULL or is_under_pressure_locked(pool, nbytes):
+    if span == NULL or is_under_pressure_locked(pool, nbytes) or is_mark_due_locked(pool):
         return False
     take_locked(pool, span, nbytes)
     hand_out_locked(pool, span, nbytes, wanted)
@@ -164,6 +168,7 @@ cdef bint allocate_at_once_locked(void* self, Allocation* wanted) noexcept nogil
 cdef inline void hand_out_locked(PoolState* pool, Span* span, size_t nbytes, Allocation* wanted) noexcept nogil:
     """Hand out a span that was taken, and that the stream is ordered after."""
     check(pool.order.lock.held(), "the lock is held")
+    pool.crossed |= span.count > 1 or (span.count == 1 and span.first.stream != wanted.stream.index)
     clear_frontier(span)
     pool.counters.allocations += 1
     pool.used += nbytes
@@ -186,6 +191,8 @@ cdef void deallocate_locked(void* self, Allocation* freed, vector[Dependency]* f
             if <int>frontier[0][i].kind == kind:
                 add_position_locked(pool, span, frontier[0][i].source.index, frontier[0][i].position)
     pool.used -= span.nbytes
+    if pool.least_ahead != 0:
+        note_free_locked(pool, span)
     release_span_locked(pool, span)
 
 

@@ -6,7 +6,7 @@
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._base.cpp cimport check, checked, make_new
+from xlogmem._base.cpp cimport check, checked, larger, make_new
 from xlogmem._order cimport StreamState, advance, is_unowned
 
 
@@ -25,6 +25,7 @@ cdef Span* new_span_locked(PoolState* pool, Chunk* chunk, uint64_t ptr, size_t n
     span.below = span.above = NULL
     span.free_list = NULL
     span.pair = UNPAIRED
+    span.freed = 0
     clear_frontier(span)
     return span
 
@@ -35,6 +36,7 @@ cdef Span* coalesce_locked(PoolState* pool, Span* lower, Span* upper) noexcept n
     check(lower.above == upper and upper.below == lower and lower.ptr + lower.nbytes == upper.ptr,
           "spans that are coalesced are neighbours")
     add_frontier_locked(pool, lower, upper)
+    lower.freed = larger(lower.freed, upper.freed)
     unlink_pair_locked(pool, upper)
     lower.nbytes += upper.nbytes
     lower.above = upper.above
@@ -71,6 +73,7 @@ cdef void split_locked(PoolState* pool, Span* span, size_t nbytes) noexcept nogi
         return
     rest = new_span_locked(pool, span.chunk, span.ptr + nbytes, span.nbytes - nbytes)
     add_frontier_locked(pool, rest, span)
+    rest.freed = span.freed
     rest.below = span
     rest.above = span.above
     if rest.above != NULL:
