@@ -17,7 +17,7 @@ ROOM = 64 << 20
 
 @pytest.fixture
 def x(four):
-    return four(resource=PoolMemoryResource(initial_pool_size=ROOM))
+    return four(resource=PoolMemoryResource(initial_pool_size=ROOM, maximum_pool_size=ROOM))
 
 
 @pytest.fixture

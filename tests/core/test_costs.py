@@ -94,6 +94,31 @@ def test_no_credit_for_what_is_known_already(x):
     assert x.waits() == 2
 
 
+@pytest.mark.parametrize(("policy", "records"), [("lazy", 2), ("adaptive", 2), ("precise", 4)])
+def test_new_blocks_that_are_handed_over(x, records):
+    """Behind the first use of a new block a fence serves nobody: T waits for a newer one, because more may have been
+    filled in meanwhile.  The free waits for what may have been filled in during T's use."""
+    x.driver.set_policy("min")
+    for _ in range(50):
+        b = x.alloc(x.S)
+        x.use(x.S, (b, WRITE))
+        x.use(x.T, (b, READ))
+        b.free(x.T)
+    assert x.records() == 50 * records
+
+
+@pytest.mark.parametrize(("policy", "records"), [("lazy", 50), ("adaptive", 50), ("precise", 100)])
+def test_blocks_of_a_sealed_stream_that_are_handed_over(x, records):
+    """There nothing can be filled in meanwhile: the fence behind the write is the one that T waits for."""
+    S = x.runtime.acquire_stream(discipline="sealed")
+    for _ in range(50):
+        b = x.alloc(S)
+        x.use(S, (b, WRITE))
+        x.use(x.T, (b, READ))
+        b.free(x.T)
+    assert x.records() == records
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_sixty_four_blocks_in_one_use(x):
     """At most one record and one wait for each source stream, and the commit's own under precise."""

@@ -169,14 +169,14 @@ cdef inline void take_position_locked(CoreState* core, Window* window) noexcept 
     if unlikely(window.discipline_changes != core.order.discipline_changes):
         keep_changed_entries_locked(core.order, window)
     window.record = policy == PRECISE or stream.unowned         # order/unowned.pxi
-    if policy == ADAPTIVE and stream.eager_commits:
+    if policy == ADAPTIVE and unlikely(stream.eager_commits != 0):
         stream.eager_commits -= 1
-        window.record = window.record or serves_waits(window)
+        window.record |= window.uses.empty() or not window.uses[0].block.fresh or serves_waits(window)
 
 
-cdef inline bint serves_waits(Window* window) noexcept nogil:
+cdef bint serves_waits(Window* window) noexcept nogil:
     """True if a fence right behind a launch can serve a later wait.  It cannot where unrecorded work may stand behind
-    every use: the next stream raises these entries, and needs a newer fence."""
+    every use, as behind those of new blocks: the next stream raises these entries, and needs a newer fence."""
     cdef size_t i
     for i in range(window.uses.size()):
         if not may_have_unrecorded_work(window.uses[i].block, window.stream):

@@ -113,13 +113,12 @@ cdef int fail_from_locked(OrderState* order, StreamState* source, Failure* failu
 # ---------------------------------------------------------------------------------------------- fences
 cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil:
     """The oldest fence that covers the position, NULL if there is none; of a dead stream only the last fence counts."""
-    cdef size_t i
+    cdef size_t i = source.ring.size()
     if not source.alive:
         return source.last if source.last != NULL and source.last.position >= position else NULL
-    for i in range(source.ring.size()):
-        if source.ring[i].position >= position:
-            return source.ring[i]
-    return NULL
+    while i > 0 and source.ring[i - 1].position >= position:    # most are among the newest
+        i -= 1
+    return source.ring[i] if i < source.ring.size() else NULL
 
 
 cdef Fence* fence_to_see(StreamState* source, uint64_t position) noexcept nogil:

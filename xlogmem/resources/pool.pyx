@@ -20,6 +20,11 @@ one of its spans *needs the host to wait*, because its stream is unowned and no 
 The rest of a new chunk carries a position of the stream on which the chunk was requested.  A chunk that is idle can be
 returned to upstream, on a stream that is ordered after its frontier.
 
+Without a maximum, memory that needs no wait comes first, new memory included (ahead.pxi): the host runs ahead of the
+device, and streams that take what was freed last would wait for each other in turn.  Where a stream has to wait after
+all, it waits for the oldest memory, and fences recorded now and then (marks.pxi) keep it from waiting for younger work
+as well.
+
 Taking ordered memory first and leaving neighbours apart saves waits and costs memory.  *Under pressure*, while several
 streams have more than half of a maximum in use, memory counts more than waits: ordered memory is taken if it is at most
 half larger than the request, and before a larger span is split, pairs are coalesced and the tightest fit is taken,
@@ -131,8 +136,10 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
 
     Free memory keeps the positions that its next owner has to be ordered after, so a free delays no stream, and the
     memory of a stream that has gone quiet is not kept back.  An allocation prefers memory that its stream is ordered
-    after; otherwise its stream waits, on the device, for former users.  While several streams have more than half of
-    `maximum_pool_size` in use, it waits rather than split ordered memory of more than one and a half times its size.
+    after; otherwise its stream waits, on the device, for former users.  Without a `maximum_pool_size`, a pool that
+    serves several streams first expands, to twice the bytes that were in use at most, or a 32nd of the device's memory.
+    With one, while several streams have more than half of it in use, an allocation waits rather than split ordered
+    memory of more than one and a half times its size.
 
     Parameters
     ----------

@@ -47,6 +47,8 @@ cdef bint take_without_wait_unlocks(PoolState* pool, size_t nbytes, StreamState*
     if take_ordered_locked(pool, nbytes, stream, span):
         return True
     pool.crossed = True
+    if is_mark_due_locked(pool):
+        mark_frees_unlocks(pool)
     oldest = find_oldest_fit_locked(pool, nbytes, stream)
     if oldest != NULL and see_done_unlocks(pool, oldest) and take_ordered_locked(pool, nbytes, stream, span):
         return True

@@ -146,7 +146,7 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, size_t most, StreamState
         return 1
     if pool.upstream.order != HOST_SYNCHRONOUS:         # there memory is ready for every stream at once
         add_position_locked(pool, result[0], stream.index, advance(stream))
-        if is_unowned(stream):                          # with a fence the rest of the chunk can be waited for
+        if is_unowned(stream) or pool.least_ahead:      # with a fence the rest can be waited for, alone, and queried
             fence_now_unlocks(pool.order, stream)
     split_locked(pool, result[0], nbytes)
     return 0
