@@ -96,7 +96,7 @@ def test_no_credit_for_what_is_known_already(x):
 
 @pytest.mark.parametrize(("policy", "records"), [("lazy", 2), ("adaptive", 2), ("precise", 4)])
 def test_new_blocks_that_are_handed_over(x, records):
-    """Behind the first use of a new block a fence serves nobody: T waits for a newer one, because more may have been
+    """Behind the first use of a new block a fence serves no wait: T waits for a newer one, because more may have been
     filled in meanwhile.  The free waits for what may have been filled in during T's use."""
     x.driver.set_policy("min")
     for _ in range(50):

@@ -84,6 +84,7 @@ cdef enum:
 
 cdef size_t LARGEST_REQUEST = <size_t>1 << 50   # bytes; a maximum of this is none
 cdef size_t LEAST_CHUNK = <size_t>32 << 20      # bytes of a chunk, where no chunk_size was given
+cdef size_t LEAST_MARKED = <size_t>64 << 20     # bytes freed between two marks: more of them cost more than they save
 cdef size_t MOST_CACHED = <size_t>32 << 20      # bytes in the cache of a stream
 cdef size_t MOST_CHUNK = <size_t>1 << 30
 cdef const char* REAP_HELPS = "but reap_pending() may wait for more"

@@ -1,9 +1,9 @@
 # Fences behind frees: how old free memory is, and whether its uses are complete.
 #
-# A free makes no driver call, so nothing on the device tells its moment apart from later work on the same stream: who
-# waits for the memory later, with a fence of that moment, waits for the later work too.  In a pool that expands rather
-# than let streams wait, an allocation therefore records *marks* from time to time: a fence on each stream that was freed
-# on since, if memory goes from stream to stream.  With a mark, the oldest memory can be queried, and waited for alone.
+# A free makes no driver call, so nothing on the device separates it from later work on the same stream: a stream that
+# waits for the memory, by a fence recorded then, waits for the later work too.  In a pool that expands rather than let
+# streams wait, an allocation therefore records *marks* from time to time, if memory goes from stream to stream: a fence
+# on each stream that free memory depends on.  With a mark, the oldest memory can be queried, and waited for alone.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -26,7 +26,7 @@ from xlogmem._order cimport (
 cdef inline bint is_mark_due_locked(PoolState* pool) noexcept nogil:
     """True if enough was freed since the last marks that later owners should not wait for all of it together."""
     check(pool.order.lock.held(), "the lock is held")
-    return pool.crossed and pool.unmarked >= larger(pool.size // MARKS, LEAST_CHUNK)
+    return pool.crossed and pool.unmarked >= larger(pool.size // MARKS, LEAST_MARKED)
 
 
 cdef void note_free_locked(PoolState* pool, Span* span) noexcept nogil:
@@ -47,7 +47,7 @@ cdef void note_free_locked(PoolState* pool, Span* span) noexcept nogil:
 
 cdef int mark_frees_unlocks(PoolState* pool) except -1 nogil:
     """Record a fence behind the newest free on each stream, where none is yet and one can be recorded.  A failure
-    leaves the stream without a mark: who waits for it later meets what is wrong."""
+    leaves the stream without a mark: a later wait meets the error again."""
     check(pool.order.lock.held(), "the lock is held")
     cdef StreamState* source
     cdef Fence* fence
@@ -73,7 +73,7 @@ cdef bint see_done_unlocks(PoolState* pool, Span* span) except -1 nogil:
     check(pool.order.lock.held(), "the lock is held")
     cdef vector[Dependency] former
     cdef Dependency entry
-    cdef Failure ignored                                # whoever waits meets what is wrong, too
+    cdef Failure ignored                                # a wait meets the error again
     cdef size_t i
     cdef bint done = True
     for i in range(span.count):
@@ -95,7 +95,7 @@ cdef bint see_done_unlocks(PoolState* pool, Span* span) except -1 nogil:
 
 cdef bint has_same_fences_locked(PoolState* pool, Span* one, Span* other) noexcept nogil:
     """True if a stream that waits for one of two spans, which depend on the same streams, waits for the other as well:
-    no fence tells their positions apart.  Coalesced, neither is younger than it was."""
+    no fence lies between their positions.  Coalesced, neither is younger than it was."""
     check(pool.order.lock.held(), "the lock is held")
     cdef StreamState* source
     cdef Position* entry
