@@ -1,3 +1,4 @@
+from cpython.ref cimport PyObject
 from libc.stdint cimport uint64_t
 
 from xlogmem._base.failures cimport Failure
@@ -17,6 +18,7 @@ cdef class Together:
 
 
 cdef class LaunchRecorder:
+    cdef object (*call)(PyObject*, PyObject**, size_t, PyObject*)   # for `with`: see launch/with.pxi
     cdef readonly Core runtime
     cdef readonly Stream stream
     cdef readonly bint preflighted
@@ -32,6 +34,7 @@ cdef class LaunchRecorder:
     cdef bint is_part           # it is among the `others` of one
     cdef int refuse_late(self, int access) except -1
     cdef int reject(self, int access, str why) except -1
+    cdef int leave(self) except -1
     cdef int open(self) except -1
     cdef int open_here(self) except -1
     cdef int open_slowly(self, int done, Failure* failure) except -1

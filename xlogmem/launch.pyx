@@ -28,5 +28,6 @@ include "launch/recorder.pxi"   # LaunchRecorder: record, prepare, finish
 include "launch/arguments.pxi"  # from arguments to block identities
 include "launch/untracked.pxi"  # policies for untracked memory
 include "launch/elsewhere.pxi"  # launches with blocks of several devices
+include "launch/with.pxi"       # `with` without method objects
 include "launch/use.pxi"        # `use`, and its choice of a runtime
 include "launch/quick.pxi"      # fast path of `use` for the common arguments

@@ -100,6 +100,9 @@ cdef class LaunchRecorder:
 
     __signature__ = Signed("stream, *, runtime=None, untracked='raise', handback='all', on_conflict='wait'")
 
+    def __cinit__(self):
+        self.call = enter_or_leave
+
     def __init__(self, stream=None, *, Core runtime=None, str untracked="raise", str handback="all",
                  str on_conflict="wait"):
         if stream is None:
@@ -342,22 +345,19 @@ cdef class LaunchRecorder:
             self.runtime.fail(&failure, f"handing blocks back after a launch on {self.stream!r}")
         return self.runtime.drop_owners()
 
+    cdef int leave(self) except -1:
+        if self.done:
+            return 0
+        return self.finish_here(LAUNCHED) if self.together is None else finish_everywhere(self, LAUNCHED)
+
     @cython.binding(False)
     def __enter__(self):
-        if self.together is None:
-            self.open_here()
-        else:
-            open_everywhere(self)
+        self.open()
         return self
 
     @cython.binding(False)
     def __exit__(self, kind, exception, traceback, /):
-        if self.done:
-            return
-        if self.together is None:
-            self.finish_here(LAUNCHED)
-        else:
-            finish_everywhere(self, LAUNCHED)
+        self.leave()
 
     def _keep_by_runtime(self):
         """Drop the references to the runtime, for a runtime that itself keeps the recorder until the finish: the
