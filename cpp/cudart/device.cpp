@@ -3,6 +3,10 @@
 
 #include <mutex>
 
+// Of cudaProfiler.h, which is not needed to build this.
+extern "C" CUresult cuProfilerStart();
+extern "C" CUresult cuProfilerStop();
+
 namespace cudart {
 
 thread_local int current_device = 0;
@@ -109,6 +113,7 @@ RUNTIME Error cudaDeviceDisablePeerAccess(int peer) {
 RUNTIME Error cudaDeviceGetPCIBusId(char* text, int length, int device) {
     DRIVER(cuDeviceGetPCIBusId(text, length, device));
 }
+RUNTIME Error cudaDeviceGetByPCIBusId(int* device, const char* text) { DRIVER(cuDeviceGetByPCIBusId(device, text)); }
 RUNTIME Error cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
     DRIVER(cuCtxGetStreamPriorityRange(least, greatest));
 }
@@ -134,5 +139,5 @@ RUNTIME Error cudaMemPoolGetAttribute(CUmemoryPool pool, int attribute, void* va
 RUNTIME Error cudaMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* accesses, size_t count) {
     DRIVER(cuMemPoolSetAccess(pool, accesses, count));
 }
-RUNTIME Error cudaProfilerStart() { return 0; }
-RUNTIME Error cudaProfilerStop() { return 0; }
+RUNTIME Error cudaProfilerStart() { DRIVER(cuProfilerStart()); }
+RUNTIME Error cudaProfilerStop() { DRIVER(cuProfilerStop()); }

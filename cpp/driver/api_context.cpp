@@ -240,6 +240,20 @@ EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value) {
     });
 }
 
+// There is no profiler, so a program that begins and ends one profiles nothing.
+EXPORT CUresult cuProfilerStart() {
+    return api_call(CALL("cuProfilerStart"), [&](Lock&) -> CUresult {
+        Context* context;
+        return current_context(&context);
+    });
+}
+EXPORT CUresult cuProfilerStop() {
+    return api_call(CALL("cuProfilerStop"), [&](Lock&) -> CUresult {
+        Context* context;
+        return current_context(&context);
+    });
+}
+
 // One direction, and ordinary memory only: pools have rules of their own (cuMemPoolSetAccess).
 EXPORT CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
     return api_call(CALL("cuCtxEnablePeerAccess"), [&](Lock&) -> CUresult {

@@ -134,6 +134,24 @@ EXPORT CUresult cuDeviceGetPCIBusId(char* text, int length, CUdevice device) {
     });
 }
 
+// By domain, bus, device and function; the first or the last may be missing. All are 0 but the bus.
+EXPORT CUresult cuDeviceGetByPCIBusId(CUdevice* device, const char* text) {
+    return api_call(CALL("cuDeviceGetByPCIBusId"), [&](Lock&) -> CUresult {
+        if (!device || !text) return CUDA_ERROR_INVALID_VALUE;
+        unsigned domain = 0, bus = 0, slot = 0, function = 0;
+        if (sscanf(text, "%x:%x:%x.%x", &domain, &bus, &slot, &function) < 3) {
+            domain = 0;
+            if (sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 3) return CUDA_ERROR_INVALID_VALUE;
+        }
+        for (int i = 0; i < driver().config.devices; i++)
+            if (!domain && !slot && !function && int(bus) == device_attribute(CU_DEVICE_ATTRIBUTE_PCI_BUS_ID, i)) {
+                *device = i;
+                return CUDA_SUCCESS;
+            }
+        return CUDA_ERROR_INVALID_DEVICE;
+    });
+}
+
 EXPORT CUresult cuDeviceComputeCapability(int* major, int* minor, CUdevice device) {
     return api_call(CALL("cuDeviceComputeCapability"), [&](Lock&) -> CUresult {
         REFUSE_IF(check_device(device));

@@ -26,6 +26,8 @@ EXPORT CUresult cuMemcpy3DBatchAsync_v2(size_t, CUDA_MEMCPY3D_BATCH_OP*, unsigne
 EXPORT CUresult cuMemcpyWithAttributesAsync(CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes*, CUstream);
 EXPORT CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP*, unsigned long long, CUstream);
 EXPORT CUresult cuGetProcAddress(const char*, void**, int, cuuint64_t);
+EXPORT CUresult cuProfilerStart();  // of cudaProfiler.h
+EXPORT CUresult cuProfilerStop();
 
 namespace {
 
@@ -73,6 +75,7 @@ const Symbol kSymbols[] = {
     PLAIN(cuDeviceGetUuid, 9020, cuDeviceGetUuid),
     PLAIN(cuDeviceGetUuid, 11040, cuDeviceGetUuid_v2),
     PLAIN(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2),
+    PLAIN(cuDeviceGetByPCIBusId, 4010, cuDeviceGetByPCIBusId),
     PLAIN(cuDeviceGetPCIBusId, 4010, cuDeviceGetPCIBusId),
     PLAIN(cuDeviceComputeCapability, 2000, cuDeviceComputeCapability),
     PLAIN(cuDeviceCanAccessPeer, 4000, cuDeviceCanAccessPeer),
@@ -102,6 +105,8 @@ const Symbol kSymbols[] = {
     PLAIN(cuCtxGetStreamPriorityRange, 5050, cuCtxGetStreamPriorityRange),
     PLAIN(cuCtxGetLimit, 3010, cuCtxGetLimit),
     PLAIN(cuCtxSetLimit, 3010, cuCtxSetLimit),
+    PLAIN(cuProfilerStart, 4000, cuProfilerStart),
+    PLAIN(cuProfilerStop, 4000, cuProfilerStop),
     PLAIN(cuCtxEnablePeerAccess, 4000, cuCtxEnablePeerAccess),
     PLAIN(cuCtxDisablePeerAccess, 4000, cuCtxDisablePeerAccess),
     PLAIN(cuCtxSynchronize, 2000, cuCtxSynchronize),

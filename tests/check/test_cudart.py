@@ -419,6 +419,22 @@ def test_a_program_that_loads_the_runtime_by_name_gets_the_simulated_one(checked
     assert (right.pairs, right.returncode) == ([], 0)
 
 
+@pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)
+def test_a_device_by_its_bus_and_a_profiler(checked, major):
+    run = checked(f"""
+        import ctypes
+        runtime = ctypes.CDLL("libcudart.so.{major}")
+        name, device = ctypes.create_string_buffer(13), ctypes.c_int(7)
+        assert runtime.cudaDeviceGetPCIBusId(name, 13, 1) == 0
+        assert runtime.cudaDeviceGetByPCIBusId(ctypes.byref(device), name) == 0
+        assert runtime.cudaDeviceGetByPCIBusId(ctypes.byref(device), b"0000:99:00.0") == 101
+        assert (device.value, runtime.cudaGetLastError()) == (1, 101)
+        assert runtime.cudaProfilerStart() == runtime.cudaProfilerStop() == 0
+        """)
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+    assert "not simulated" not in run.stderr
+
+
 def test_a_function_that_is_missing_is_named_at_the_end(checked):
     """Of the driver, where the exception that ends the program names it, and of the runtime, where it was called."""
     begin = """

@@ -1,6 +1,13 @@
 # The table of this module: CuPy's signatures. The value that stands for an exception is not compared when a function is
 # put in place, so it is that of CuPy 14's own runtime.pxd.
-from libc.stdint cimport intptr_t
+from libc.stdint cimport intptr_t, uintmax_t
+
+cdef extern from *:
+    """
+    enum cudaMemcpyKind {MOST_OF_KINDS = 4};
+    """
+    enum MemoryKind "cudaMemcpyKind":
+        pass
 
 cpdef deviceSynchronize()
 cpdef int getDevice() except? -1
@@ -64,3 +71,35 @@ cpdef _deviceEnsurePeerAccess(int peer)
 cdef _ensure_context()
 cpdef launchHostFunc(intptr_t stream, callback, intptr_t arg)
 cpdef getDeviceProperties(int device)
+cpdef intptr_t malloc3DArray(intptr_t desc, size_t width, size_t height, size_t depth, unsigned int flags=*) except? 0
+cpdef intptr_t mallocArray(intptr_t desc, size_t width, size_t height, unsigned int flags=*) except? 0
+cpdef freeArray(intptr_t ptr)
+cpdef memcpy2DFromArray(intptr_t dst, size_t dpitch, intptr_t src, size_t wOffset, size_t hOffset, size_t width,
+                        size_t height, int kind)
+cpdef memcpy2DFromArrayAsync(intptr_t dst, size_t dpitch, intptr_t src, size_t wOffset, size_t hOffset, size_t width,
+                             size_t height, int kind, intptr_t stream)
+cpdef memcpy2DToArray(intptr_t dst, size_t wOffset, size_t hOffset, intptr_t src, size_t spitch, size_t width,
+                      size_t height, int kind)
+cpdef memcpy2DToArrayAsync(intptr_t dst, size_t wOffset, size_t hOffset, intptr_t src, size_t spitch, size_t width,
+                           size_t height, int kind, intptr_t stream)
+cpdef uintmax_t createTextureObject(intptr_t resource, intptr_t texture) except? 0
+cpdef destroyTextureObject(uintmax_t texture)
+cpdef uintmax_t createSurfaceObject(intptr_t resource) except? 0
+cpdef destroySurfaceObject(uintmax_t surface)
+cpdef graphDebugDotPrint(intptr_t graph, str path, unsigned int flags)
+cpdef memcpyPeer(intptr_t dst, int dstDevice, intptr_t src, int srcDevice, size_t size)
+cpdef memcpy2D(intptr_t dst, size_t dpitch, intptr_t src, size_t spitch, size_t width, size_t height, MemoryKind kind)
+cpdef memcpy2DAsync(intptr_t dst, size_t dpitch, intptr_t src, size_t spitch, size_t width, size_t height,
+                    MemoryKind kind, intptr_t stream)
+cpdef memcpy3D(intptr_t Memcpy3DParmsPtr)
+cpdef memcpy3DAsync(intptr_t Memcpy3DParmsPtr, intptr_t stream)
+cpdef memPrefetchAsync(intptr_t devPtr, size_t count, int dstDevice, intptr_t stream)
+cpdef memAdvise(intptr_t devPtr, size_t count, int advice, int device)
+cpdef intptr_t memPoolCreate(object props) except? 0
+cpdef int deviceGetByPCIBusId(str bus) except? -1
+cpdef str deviceGetPCIBusId(int device)
+cpdef deviceSetLimit(int limit, size_t value)
+cpdef profilerStart()
+cpdef profilerStop()
+cpdef streamAddCallback(intptr_t stream, callback, intptr_t arg, unsigned int flags=*)
+cpdef _launchHostFuncUnmanaged(intptr_t stream, tuple func_arg)

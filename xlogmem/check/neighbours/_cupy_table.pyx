@@ -8,12 +8,14 @@ include "cupy_table/runtime.pxi"  # the functions of the simulated runtime
 
 
 cdef object theirs = None                               # CuPy's module
+cdef int with_locations = 0                             # from CUDA 13 on memory is advised with them
 
 
 def begin(module):
     """`module` is cupy_backends.cuda.api.runtime, which has the classes that are returned and raised."""
-    global theirs
+    global theirs, with_locations
     theirs = module
+    with_locations = module.runtimeGetVersion() >= 13000
 
 
 cdef int check(int status) except -1:
@@ -23,5 +25,7 @@ cdef int check(int status) except -1:
 
 
 include "cupy_table/devices.pxi"  # devices
-include "cupy_table/memory.pxi"   # memory and copies
+include "cupy_table/memory.pxi"   # memory
+include "cupy_table/copies.pxi"   # copies and fills
 include "cupy_table/streams.pxi"  # streams, events and graphs
+include "cupy_table/refused.pxi"  # what is not simulated

@@ -11,6 +11,10 @@ from xlogmem.check.neighbours import tables
 
 __all__ = ["prepare"]
 
+# Those that CuPy's own code does not call, and its table does not have.
+_PYTHONS = ("_getLocalRuntimeVersion", "deviceDisablePeerAccess", "ipcCloseMemHandle", "ipcGetEventHandle",
+            "ipcGetMemHandle", "ipcOpenEventHandle", "ipcOpenMemHandle")
+
 
 def prepare(module: ModuleType) -> None:
     """`module` is cupy_backends.cuda.api.runtime."""
@@ -26,6 +30,9 @@ def prepare(module: ModuleType) -> None:
             continue
         tables.replace(module, name, tables.address_of(capsule))
         if hasattr(_cupy_table, name):
+            setattr(module, name, getattr(_cupy_table, name))
+    for name in _PYTHONS:
+        if hasattr(module, name):
             setattr(module, name, getattr(_cupy_table, name))
     if other:
         print(printable(f"xlogmem check: in this release of CuPy, {', '.join(sorted(other))} have other signatures: "

@@ -1,7 +1,10 @@
 # Devices and contexts.
 
-from cpython.ref cimport Py_DECREF
 from libc.stdint cimport intptr_t
+
+cdef enum:
+    PCI_BUS = 33                                        # cudaDevAttrPciBusId
+    ALREADY_ENABLED = 704                               # cudaErrorPeerAccessAlreadyEnabled
 
 
 cpdef deviceSynchronize():
@@ -43,6 +46,10 @@ cpdef int driverGetVersion() except? -1:
         status = cudaDriverGetVersion(&result)
     check(status)
     return result
+
+
+def _getLocalRuntimeVersion():
+    return theirs.runtimeGetVersion()                   # CuPy looks for a libcudart, and may find the other major's
 
 
 cpdef int deviceGetAttribute(int attrib, int device) except? -1:
@@ -104,32 +111,71 @@ cpdef size_t deviceGetLimit(int limit) except? -1:
     return result
 
 
+cpdef deviceSetLimit(int limit, size_t value):
+    cdef int status
+    with nogil:
+        status = cudaDeviceSetLimit(limit, value)
+    check(status)
+
+
+cpdef int deviceGetByPCIBusId(str bus) except? -1:
+    encoded = bus.encode("ascii")
+    cdef const char* text = encoded
+    cdef int result = -1
+    check(cudaDeviceGetByPCIBusId(&result, text))
+    return result
+
+
+cpdef str deviceGetPCIBusId(int device):
+    cdef char text[13]
+    check(cudaDeviceGetPCIBusId(text, sizeof(text), device))
+    return text.decode("ascii")
+
+
 cpdef _deviceEnsurePeerAccess(int peer):
-    try:
-        deviceEnablePeerAccess(peer)
-    except theirs.CUDARuntimeError as error:
-        if error.status != theirs.errorPeerAccessAlreadyEnabled:
-            raise
+    cdef int status
+    with nogil:
+        status = cudaDeviceEnablePeerAccess(peer, 0)
+    if status == ALREADY_ENABLED:
+        cudaGetLastError()
+    else:
+        check(status)
+
+
+def deviceDisablePeerAccess(int peer):
+    cdef int status
+    with nogil:
+        status = cudaDeviceDisablePeerAccess(peer)
+    check(status)
+
+
+cpdef profilerStart():
+    check(cudaProfilerStart())
+
+
+cpdef profilerStop():
+    check(cudaProfilerStop())
 
 
 cdef _ensure_context():
     check(cudaFree(NULL))
 
 
-cdef void call_back(void* data) noexcept with gil:
-    pair = <object>data
-    try:
-        pair[0](pair[1])
-    finally:
-        Py_DECREF(pair)
-
-
 cpdef getDeviceProperties(int device):
-    """As far as CuPy itself reads them."""
+    """Those of texture memory and of links are missing."""
+    cdef int bus = 0
+    cdef size_t free = 0, total = 0
+    check(cudaDeviceGetAttribute(&bus, PCI_BUS, device))
+    check(cudaMemGetInfo(&free, &total))
     return {
-        "name": b"xlogmem simulated device", "totalGlobalMem": 16 << 30, "sharedMemPerBlock": 48 << 10,
+        "name": b"xlogmem simulated device", "totalGlobalMem": total, "sharedMemPerBlock": 48 << 10,
         "regsPerBlock": 65536, "warpSize": 32, "maxThreadsPerBlock": 1024, "maxThreadsDim": (1024, 1024, 64),
         "maxGridSize": (2147483647, 65535, 65535), "clockRate": 1000000, "totalConstMem": 65536, "major": 9, "minor": 0,
         "multiProcessorCount": 132, "concurrentKernels": 1, "maxThreadsPerMultiProcessor": 2048,
         "sharedMemPerMultiprocessor": 228 << 10, "sharedMemPerBlockOptin": 227 << 10, "l2CacheSize": 50 << 20,
-        "managedMemory": 1, "cooperativeLaunch": 1, "asyncEngineCount": 3, "unifiedAddressing": 1}
+        "regsPerMultiprocessor": 65536, "maxBlocksPerMultiProcessor": 32, "reservedSharedMemPerBlock": 1024,
+        "managedMemory": 1, "cooperativeLaunch": 1, "asyncEngineCount": 3, "unifiedAddressing": 1,
+        "canMapHostMemory": 1, "concurrentManagedAccess": 1, "canUseHostPointerForRegisteredMem": 1,
+        "streamPrioritiesSupported": 1, "deviceOverlap": 1, "integrated": 0, "isMultiGpuBoard": 0, "ECCEnabled": 0,
+        "computeMode": 0, "kernelExecTimeoutEnabled": 0, "tccDriver": 0, "pageableMemoryAccess": 0,
+        "memoryClockRate": 2619000, "memoryBusWidth": 5120, "pciBusID": bus, "pciDeviceID": 0, "pciDomainID": 0}

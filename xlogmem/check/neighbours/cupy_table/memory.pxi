@@ -1,4 +1,4 @@
-# Allocations, copies, pools.
+# Allocations, pools, managed memory.
 
 from libc.stdint cimport intptr_t, uint64_t
 
@@ -74,32 +74,16 @@ cpdef hostUnregister(intptr_t ptr):
     check(status)
 
 
-cpdef memcpy(intptr_t dst, intptr_t src, size_t size, int kind):
+cpdef intptr_t memPoolCreate(object props) except? 0:
+    # Its four numbers have no names outside of CuPy; pickling has them by the order of their names.
+    cdef PoolProperties made
+    made.allocation, made.device, made.handle, made.location = props.__reduce__()[1][2]
+    cdef void* result = NULL
     cdef int status
     with nogil:
-        status = cudaMemcpy(<void*>dst, <void*>src, size, kind)
+        status = cudaMemPoolCreate(&result, &made)
     check(status)
-
-
-cpdef memcpyAsync(intptr_t dst, intptr_t src, size_t size, int kind, intptr_t stream):
-    cdef int status
-    with nogil:
-        status = cudaMemcpyAsync(<void*>dst, <void*>src, size, kind, <void*>stream)
-    check(status)
-
-
-cpdef memset(intptr_t ptr, int value, size_t size):
-    cdef int status
-    with nogil:
-        status = cudaMemset(<void*>ptr, value, size)
-    check(status)
-
-
-cpdef memsetAsync(intptr_t ptr, int value, size_t size, intptr_t stream):
-    cdef int status
-    with nogil:
-        status = cudaMemsetAsync(<void*>ptr, value, size, <void*>stream)
-    check(status)
+    return <intptr_t>result
 
 
 cpdef memPoolDestroy(intptr_t pool):
@@ -113,13 +97,6 @@ cpdef memPoolTrimTo(intptr_t pool, size_t size):
     cdef int status
     with nogil:
         status = cudaMemPoolTrimTo(<void*>pool, size)
-    check(status)
-
-
-cpdef memcpyPeerAsync(intptr_t dst, int dstDevice, intptr_t src, int srcDevice, size_t size, intptr_t stream):
-    cdef int status
-    with nogil:
-        status = cudaMemcpyPeerAsync(<void*>dst, dstDevice, <void*>src, srcDevice, size, <void*>stream)
     check(status)
 
 
@@ -160,3 +137,17 @@ cpdef pointerGetAttributes(intptr_t ptr):
     check(cudaPointerGetAttributes(&found, <void*>ptr))
     return theirs.PointerAttributes(found.device, <intptr_t>found.device_pointer, <intptr_t>found.host_pointer,
                                     found.type)
+
+
+cpdef memPrefetchAsync(intptr_t devPtr, size_t count, int dstDevice, intptr_t stream):
+    cdef int status
+    with nogil:
+        status = prefetch(<void*>devPtr, count, dstDevice, <void*>stream, with_locations)
+    check(status)
+
+
+cpdef memAdvise(intptr_t devPtr, size_t count, int advice, int device):
+    cdef int status
+    with nogil:
+        status = advise(<void*>devPtr, count, advice, device, with_locations)
+    check(status)

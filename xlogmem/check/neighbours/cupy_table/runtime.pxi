@@ -3,6 +3,7 @@
 cdef extern from *:
     """
     struct Attributes { int type, device; void *device_pointer, *host_pointer; };
+    struct PoolProperties { int allocation = 0, handle = 0, location = 0, device = 0; char rest[72] = {}; };
     extern "C" {
     int cudaDeviceSynchronize();
     int cudaGetDevice(int*);
@@ -62,6 +63,57 @@ cdef extern from *:
     int cudaLaunchHostFunc(void*, void (*)(void*), void*);
     int cudaMemPoolSetAttribute(void*, int, void*);
     int cudaMemPoolGetAttribute(void*, int, void*);
+    int cudaGetLastError();
+    int cudaDeviceSetLimit(int, size_t);
+    int cudaDeviceGetByPCIBusId(int*, const char*);
+    int cudaDeviceGetPCIBusId(char*, int, int);
+    int cudaDeviceDisablePeerAccess(int);
+    int cudaProfilerStart();
+    int cudaProfilerStop();
+    int cudaMemPoolCreate(void**, const PoolProperties*);
+    int cudaMemcpyPeer(void*, int, void*, int, size_t);
+    int cudaMemcpy2D(void*, size_t, void*, size_t, size_t, size_t, int);
+    int cudaMemcpy2DAsync(void*, size_t, void*, size_t, size_t, size_t, int, void*);
+    int cudaMemcpy3D(void*);
+    int cudaMemcpy3DAsync(void*, void*);
+    int cudaStreamAddCallback(void*, void (*)(void*, int, void*), void*, unsigned int);
+    int cudaCreateSurfaceObject();
+    int cudaCreateTextureObject();
+    int cudaDestroySurfaceObject();
+    int cudaDestroyTextureObject();
+    int cudaFreeArray();
+    int cudaGraphDebugDotPrint();
+    int cudaIpcCloseMemHandle();
+    int cudaIpcGetEventHandle();
+    int cudaIpcGetMemHandle();
+    int cudaIpcOpenEventHandle();
+    int cudaIpcOpenMemHandle();
+    int cudaMalloc3DArray();
+    int cudaMallocArray();
+    int cudaMemcpy2DFromArray();
+    int cudaMemcpy2DFromArrayAsync();
+    int cudaMemcpy2DToArray();
+    int cudaMemcpy2DToArrayAsync();
+    int cudaMemPrefetchAsync();                         // of CUDA 12 or 13: with a device or a location
+    int cudaMemAdvise();
+    }
+    struct MemoryLocation { int type, id; };
+    static MemoryLocation location_of(int device) {     // -1 is the host
+        return device < 0 ? MemoryLocation{2, 0} : MemoryLocation{1, device};
+    }
+    static int prefetch(void* address, size_t bytes, int device, void* stream, int with_locations) {
+        void (*function)() = reinterpret_cast<void (*)()>(cudaMemPrefetchAsync);
+        if (!with_locations)
+            return reinterpret_cast<int (*)(void*, size_t, int, void*)>(function)(address, bytes, device, stream);
+        return reinterpret_cast<int (*)(void*, size_t, MemoryLocation, unsigned, void*)>(function)(
+            address, bytes, location_of(device), 0, stream);
+    }
+    static int advise(void* address, size_t bytes, int advice, int device, int with_locations) {
+        void (*function)() = reinterpret_cast<void (*)()>(cudaMemAdvise);
+        if (!with_locations)
+            return reinterpret_cast<int (*)(void*, size_t, int, int)>(function)(address, bytes, advice, device);
+        return reinterpret_cast<int (*)(void*, size_t, int, MemoryLocation)>(function)(
+            address, bytes, advice, location_of(device));
     }
     """
     struct Attributes:
@@ -69,6 +121,11 @@ cdef extern from *:
         int device
         void* device_pointer
         void* host_pointer
+    struct PoolProperties:
+        int allocation
+        int handle
+        int location
+        int device
 
 cdef extern from * nogil:
     int cudaDeviceSynchronize()
@@ -129,3 +186,36 @@ cdef extern from * nogil:
     int cudaLaunchHostFunc(void*, void (*)(void*), void*)
     int cudaMemPoolSetAttribute(void*, int, void*)
     int cudaMemPoolGetAttribute(void*, int, void*)
+    int cudaGetLastError()
+    int cudaDeviceSetLimit(int, size_t)
+    int cudaDeviceGetByPCIBusId(int*, const char*)
+    int cudaDeviceGetPCIBusId(char*, int, int)
+    int cudaDeviceDisablePeerAccess(int)
+    int cudaProfilerStart()
+    int cudaProfilerStop()
+    int cudaMemPoolCreate(void**, PoolProperties*)
+    int cudaMemcpyPeer(void*, int, void*, int, size_t)
+    int cudaMemcpy2D(void*, size_t, void*, size_t, size_t, size_t, int)
+    int cudaMemcpy2DAsync(void*, size_t, void*, size_t, size_t, size_t, int, void*)
+    int cudaMemcpy3D(void*)
+    int cudaMemcpy3DAsync(void*, void*)
+    int cudaStreamAddCallback(void*, void (*)(void*, int, void*), void*, unsigned int)
+    int cudaCreateSurfaceObject()
+    int cudaCreateTextureObject()
+    int cudaDestroySurfaceObject()
+    int cudaDestroyTextureObject()
+    int cudaFreeArray()
+    int cudaGraphDebugDotPrint()
+    int cudaIpcCloseMemHandle()
+    int cudaIpcGetEventHandle()
+    int cudaIpcGetMemHandle()
+    int cudaIpcOpenEventHandle()
+    int cudaIpcOpenMemHandle()
+    int cudaMalloc3DArray()
+    int cudaMallocArray()
+    int cudaMemcpy2DFromArray()
+    int cudaMemcpy2DFromArrayAsync()
+    int cudaMemcpy2DToArray()
+    int cudaMemcpy2DToArrayAsync()
+    int prefetch(void*, size_t, int, void*, int)
+    int advise(void*, size_t, int, int, int)

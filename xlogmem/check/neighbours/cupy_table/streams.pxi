@@ -1,6 +1,6 @@
 # Streams, events, graphs.
 
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport intptr_t
 
 
@@ -185,7 +185,53 @@ cpdef streamBeginCapture(intptr_t stream, int mode=2):
     check(cudaStreamBeginCapture(<void*>stream, mode))
 
 
+cdef void call_host(void* data) noexcept with gil:
+    pair = <object>data
+    try:
+        pair[0](pair[1])
+    finally:
+        Py_DECREF(pair)
+
+
+cdef void call_unmanaged(void* data) noexcept with gil:
+    pair = <object>data
+    pair[0](pair[1])
+
+
+cdef void call_back(void* stream, int status, void* data) noexcept with gil:
+    pair = <object>data
+    try:
+        pair[0](<intptr_t>stream, status, pair[1])
+    finally:
+        Py_DECREF(pair)
+
+
 cpdef launchHostFunc(intptr_t stream, callback, intptr_t arg):
+    cdef int status
     pair = (callback, arg)
     Py_INCREF(pair)                                     # until it has been called
-    check(cudaLaunchHostFunc(<void*>stream, &call_back, <void*>pair))
+    with nogil:
+        status = cudaLaunchHostFunc(<void*>stream, &call_host, <void*>pair)
+    check_queued(status, pair)
+
+
+cpdef _launchHostFuncUnmanaged(intptr_t stream, tuple func_arg):
+    cdef int status
+    with nogil:                                         # of a captured graph, which calls it at each launch
+        status = cudaLaunchHostFunc(<void*>stream, &call_unmanaged, <void*>func_arg)
+    check(status)
+
+
+cpdef streamAddCallback(intptr_t stream, callback, intptr_t arg, unsigned int flags=0):
+    cdef int status
+    pair = (callback, arg)
+    Py_INCREF(pair)
+    with nogil:
+        status = cudaStreamAddCallback(<void*>stream, &call_back, <void*>pair, flags)
+    check_queued(status, pair)
+
+
+cdef int check_queued(int status, pair) except -1:
+    if status:
+        Py_DECREF(pair)                                 # it will not be called
+    return check(status)
