@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from xlogmem import sim
-from xlogmem.check import gpu, missing, neighbours, sites
+from xlogmem.check import gpu, libraries, missing, neighbours, sites
 from xlogmem.check.neighbours import noted, pieces
 from xlogmem.check.notes import MAY_HAVE_VERIFIED, of_gpu, of_simulator
 
 __all__ = ["FrontEnd", "Report", "begin"]
 
-# Parts of CuPy, and packages, in whose libraries NVIDIA's runtime is linked: docs/check.md lists them.
-HAS_ITS_OWN_RUNTIME = re.compile(r"/(?:rmm|cudf|pylibcudf|warp|cuml|cugraph)/"
-                                 r"|(?:cub|cufft|cusparse|cusolver)\.pyx$")
+# A part of CuPy, and packages, in whose libraries NVIDIA's runtime is linked: docs/check.md lists them.
+HAS_ITS_OWN_RUNTIME = re.compile(r"/(?:rmm|cudf|pylibcudf|warp|cuml|cugraph)/|cub\.pyx$")
 
 
 @dataclass
@@ -86,18 +85,21 @@ class Simulated:
             self._simulator.find_sites(sites.address_of_function())
             self._simulator.guard_host(sites.address_of_function_for_handlers())
         pieces.report_to(self.hooks())
+        libraries.watch(True)
         neighbours.prepare_simulated()
 
     def report(self) -> Report:
         said = self._simulator.notes()
         notes = of_simulator(said)
-        notes += reasons_of_failure(getattr(sys, "last_value", None), said["computed_nothing"])
+        error = getattr(sys, "last_value", None)
+        notes += libraries.notes(error) + reasons_of_failure(error, said["computed_nothing"])
         return Report(self._simulator.findings(), self._simulator.omissions(), notes + noted.notes())
 
     def clear(self) -> None:
         self._simulator.clear_races()
 
     def stop(self) -> None:
+        libraries.watch(False)
         self._simulator.find_sites(None)
         self._simulator.guard_host(None)
 
