@@ -46,6 +46,8 @@ def look(*arguments):
 x.data.copy_to_host_async(host.ctypes.data, x.nbytes, a)
 if fixed:
     a.synchronize()
+if "ordered" in sys.argv:
+    b.wait_event(a.record())
 if "callback" in sys.argv:
     b.add_callback(look, None)
 else:
@@ -70,6 +72,13 @@ def test_a_missing_wait_is_found_and_its_repair_is_silent(checked, name):
         assert line_with(program, text) in lines, run.stderr
     run = checked(program, *arguments, "fixed")
     assert (run.pairs, run.returncode) == ([], 0), run.stderr
+
+
+@pytest.mark.parametrize("way", ["callback", "function"])
+def test_a_function_of_the_host_comes_after_its_stream(checked, way):
+    """The host may know by it what is done, so that is possible at most."""
+    run = checked(CALLBACK, way, "ordered")
+    assert (run.pairs, run.returncode) == ([("write/read", False)], 0), run.stderr
 
 
 def test_each_function_of_cupys_runtime_is_known(checked):
