@@ -190,6 +190,27 @@ def test_functions_of_the_host_are_called(checked, major):
     assert (run.pairs, run.returncode) == ([], 0), run.stderr
 
 
+CAPTURES = START + """
+assert not runtime.streamIsCapturing(a)
+runtime.streamBeginCapture(a)
+assert runtime.streamIsCapturing(a)
+assert runtime.streamQuery(a) == 900                                            # ends it
+try:
+    runtime.streamIsCapturing(a)
+except RuntimeError as error:
+    assert not isinstance(error, CUDARuntimeError) and "invalidated the capture" in str(error)
+else:
+    raise AssertionError
+refused(901, runtime.streamEndCapture, a)
+assert not runtime.streamIsCapturing(a)
+"""
+
+
+def test_a_capture_that_an_error_has_ended_is_said(checked, major):
+    run = checked(CAPTURES, str(major))
+    assert (run.pairs, run.returncode) == ([], 0), run.stderr
+
+
 REFUSED = START + """
 calls = [("Malloc3DArray", x, 1, 1, 1), ("MallocArray", x, 1, 1), ("FreeArray", x),
          *((f"Memcpy2D{way}Array", x, 64, y, 0, 0, 16, 8, 3) for way in ("From", "To")),

@@ -3,6 +3,9 @@
 from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport intptr_t
 
+cdef enum:
+    INVALIDATED = 2                                     # cudaStreamCaptureStatusInvalidated
+
 
 cpdef intptr_t streamCreate() except? 0:
     cdef void* result = NULL
@@ -69,6 +72,8 @@ cpdef bint streamIsCapturing(intptr_t stream) except *:
     with nogil:
         status = cudaStreamIsCapturing(<void*>stream, &result)
     check(status)
+    if result == INVALIDATED:
+        raise RuntimeError("the stream was capturing, but an error has invalidated the capture sequence")
     return result
 
 
