@@ -50,6 +50,7 @@ valid if the slot still has that generation.
 
 cdef enum:
     EAGER_COMMITS = 64          # commits that record at once after a launch elsewhere had to wait (adaptive)
+    SOME_BLOCKS = 16            # of a launch; where readers overlap, more are merged
     MARKERS = 8                 # per stream, before those that one fence covers are coalesced
     FREES_PER_MARKER = 1024     # frees on a stream that share a marker, and its fence, at most
     BYTES_PER_FREE = 64 << 10   # bytes that count as one more of them

@@ -181,10 +181,10 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
 
 cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcept nogil:
     """Open the windows of a launch that has nothing to wait for, in one pass over its blocks.  Returns False, with no
-    window opened, if any block is stale, not plain, repeated or already in a window, or if a window waits to be opened:
-    `open_uses_locked` then looks closer."""
+    window opened, if any block is stale, not plain, repeated, or in a window that conflicts, or if a window waits to be
+    opened: `open_uses_locked` then looks closer."""
     check(core.order.lock.held(), "the lock is held")
-    cdef size_t i, k, count = window.requests.size(), slots = core.blocks.size()
+    cdef size_t i, k, count = window.requests.size(), slots = core.blocks.size(), covered = 0
     cdef StreamState* stream = window.stream
     cdef Request* request = window.requests.data()
     cdef Block** blocks = core.blocks.data()
@@ -200,18 +200,31 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     for i in range(count):
         block = blocks[request.slot] if request.slot < slots else NULL
         if unlikely(block == NULL or not is_still_locked(core, block, request.generation) or block.state != LIVE
-                    or block.windows != 0 or not is_plain(block, stream)):
+                    or (block.windows != 0 and not overlaps_readers(window, request, i, block))
+                    or not (is_plain(block, stream) or (request.access == READ and is_covered_locked(
+                        core.order, block, stream, &covered)))):
             for k in range(i):
                 close_on(&window.uses[k])
             return False
         use.block = block
         use.access = request.access
         use.plain = True
-        block.window_stream = stream
-        block.windows = 1
-        block.writers = request.access & WRITE != 0
+        open_on(window, use)
         request += 1
         use += 1
+    core.order.counters.elided += covered
+    return True
+
+
+cdef bint overlaps_readers(Window* window, Request* request, size_t named, Block* block) noexcept nogil:
+    """True if a block is in windows of other launches alone, and they and this launch read it.  `named` is the number
+    of blocks of this launch before it."""
+    cdef size_t i
+    if request.access != READ or block.writers != 0 or named > SOME_BLOCKS:
+        return False
+    for i in range(named):
+        if window.uses[i].block == block:
+            return False
     return True
 
 

@@ -98,10 +98,10 @@ cdef class LaunchRecorder:
     block that was freed before, and the commit carries out a free that was requested between preflight and commit.
     """
 
-    __signature__ = Signed("stream, *, runtime=None, untracked='raise', handback='all', on_conflict='wait'")
-
     def __cinit__(self):
         self.call = enter_or_leave
+
+    __signature__ = Signed("stream, *, runtime=None, untracked='raise', handback='all', on_conflict='wait'")
 
     def __init__(self, stream=None, *, Core runtime=None, str untracked="raise", str handback="all",
                  str on_conflict="wait"):
