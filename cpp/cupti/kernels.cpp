@@ -43,7 +43,7 @@ Image read_image(const void* image) {
     bool is_text = std::all_of(text, text + strnlen(text, 4),
                                [](char c) { return c == '\n' || c == '\r' || c == '\t' || (c >= ' ' && c <= '~'); });
     bool is_code = is_cubin(Bytes(text, strnlen(text, 6)));
-    return is_text || is_code ? std::make_shared<std::map<std::string, Facts>>(facts_of(image, 0)) : nullptr;
+    return is_text || is_code ? std::make_shared<Kernels>(contents_of(image, 0).kernels) : nullptr;
 }
 
 // A launch takes a function of a module or a kernel of a library, and does not say which: one of the two answers.

@@ -143,8 +143,9 @@ Module* load_module(const void* image) {
                               4) ||
                      !strncmp(text, "\x50\xed\x55\xba", 4);  // cubin, fat binary
     if (!module->binary && !strstr(text, ".version")) return nullptr;  // not PTX
-    module->facts = check::facts_of(image, 0);
-    module->variables = check::variables_of(image, 0);
+    check::Contents contents = check::contents_of(image, 0);
+    module->facts = std::move(contents.kernels);
+    module->variables = std::move(contents.variables);
     for (auto& entry : module->facts) {
         check::add_roles_of_signature(entry.first, entry.second);
         check::add_arrays(entry.first, entry.second);

@@ -121,7 +121,7 @@ void declare_kernel(const char* pattern, const char* roles, RunLaunch run) {
 void forget_declarations() { declarations().clear(); }
 
 void learn_kernels(const char* image, u64 bytes) {
-    for (auto& entry : check::facts_of(image, bytes)) learned()[entry.first] = entry.second;
+    for (auto& entry : check::contents_of(image, bytes).kernels) learned()[entry.first] = entry.second;
 }
 
 const check::Facts* learned_facts(const std::string& name) {

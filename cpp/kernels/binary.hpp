@@ -21,8 +21,6 @@ class Bytes {
     u64 size_;
 };
 
-using Kernels = std::map<std::string, Facts>;
-
 bool is_cubin(Bytes image);
 bool is_fat_binary(Bytes image);
 u64 size_of_cubin(Bytes header);  // of 64 bytes: where the sections' headers end, which are last
@@ -39,12 +37,8 @@ struct Code {
 // The text is empty where the kernel's code is not there.
 Code code_of(Bytes cubin, const std::string& kernel);
 
-Kernels facts_of_cubin(Bytes image);
-Kernels facts_of_fat_binary(Bytes image);
-Kernels facts_of_ptx(Bytes text);
-
-Variables variables_of_cubin(Bytes image);
-Variables variables_of_fat_binary(Bytes image);
-Variables variables_of_ptx(Bytes text);
+Contents contents_of_cubin(Bytes image);
+Contents contents_of_fat_binary(Bytes image);
+Contents contents_of_ptx(Bytes text);
 
 }  // namespace check

@@ -126,38 +126,42 @@ u64 size_of_cubin(Bytes header) {
                     header.number(0x20, 8) + header.number(0x36, 2) * header.number(0x38, 2));
 }
 
-Kernels facts_of_cubin(Bytes image) {
+namespace {
+
+// From the symbols of a cubin; `sections` are the names of its sections.
+Variables variables_of(Bytes symbols, Bytes texts, const std::vector<std::string>& sections) {
+    constexpr u64 kSymbol = 24, kObject = 1;
+    Variables variables;
+    for (u64 at = 0; at + kSymbol <= symbols.size(); at += kSymbol) {
+        u64 info = symbols.number(at + 4, 1), section = symbols.number(at + 6, 2), bytes = symbols.number(at + 16, 8);
+        if ((info & 15) != kObject || !bytes || section >= sections.size()) continue;
+        std::string name = texts.text(symbols.number(at, 4));
+        if (name.empty()) continue;
+        // .nv.global.init, .nv.constant3
+        if (starts(sections[section], ".nv.global") || starts(sections[section], ".nv.constant"))
+            variables[name] = bytes;
+    }
+    return variables;
+}
+
+}  // namespace
+
+Contents contents_of_cubin(Bytes image) {
     Kernels kernels;
+    Bytes symbols(nullptr, 0), texts(nullptr, 0);
+    std::vector<std::string> sections;
     std::set<std::string> silent;
     u64 sm = sm_of(image);
     static const std::string info = ".nv.info.", text = ".text.";
     for_each_section(image, [&](const std::string& name, Bytes contents) {
         if (starts(name, info)) kernels[name.substr(info.size())] = facts_of_section(contents);
         if (starts(name, text) && !may_signal(contents, sm)) silent.insert(name.substr(text.size()));
-    });
-    for (auto& kernel : kernels) kernel.second.may_signal = !silent.count(kernel.first);
-    return kernels;
-}
-
-Variables variables_of_cubin(Bytes image) {
-    constexpr u64 kSymbol = 24, kObject = 1;
-    Variables variables;
-    Bytes symbols(nullptr, 0), texts(nullptr, 0);
-    std::vector<std::string> sections;
-    for_each_section(image, [&](const std::string& name, Bytes contents) {
         if (name == ".symtab") symbols = contents;
         if (name == ".strtab") texts = contents;
         sections.push_back(name);
     });
-    for (u64 at = 0; at + kSymbol <= symbols.size(); at += kSymbol) {
-        u64 info = symbols.number(at + 4, 1), section = symbols.number(at + 6, 2), bytes = symbols.number(at + 16, 8);
-        std::string name = texts.text(symbols.number(at, 4));
-        if ((info & 15) != kObject || !bytes || section >= sections.size() || name.empty()) continue;
-        // .nv.global.init, .nv.constant3
-        if (starts(sections[section], ".nv.global") || starts(sections[section], ".nv.constant"))
-            variables[name] = bytes;
-    }
-    return variables;
+    for (auto& kernel : kernels) kernel.second.may_signal = !silent.count(kernel.first);
+    return {std::move(kernels), variables_of(symbols, texts, sections)};
 }
 
 Code code_of(Bytes cubin, const std::string& kernel) {

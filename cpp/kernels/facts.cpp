@@ -18,11 +18,12 @@ std::vector<Pointer> all_words(const std::vector<Parameter>& parameters) {
     return pointers;
 }
 
-Kernels facts_of_ptx(Bytes text) {
-    Kernels kernels;
+Contents contents_of_ptx(Bytes text) {
+    Contents contents;
     auto* begin = reinterpret_cast<const char*>(text.data());
-    for (const PtxKernel& kernel : kernels_in({begin, strnlen(begin, text.size())})) {
-        Facts& facts = kernels[std::string(kernel.name)];
+    PtxModule module = module_in({begin, strnlen(begin, text.size())});
+    for (const PtxKernel& kernel : module.kernels) {
+        Facts& facts = contents.kernels[std::string(kernel.name)];
         facts = {};
         for (const PtxParameter& parameter : kernel.parameters) facts.parameters.push_back(parameter.place);
         std::vector<Instruction> instructions = instructions_of(kernel);
@@ -31,7 +32,9 @@ Kernels facts_of_ptx(Bytes text) {
         facts.first = std::make_shared<const FirstThread>(kernel, instructions);
         facts.may_signal = may_signal(instructions);
     }
-    return kernels;
+    for (const PtxVariable& variable : module.variables)
+        contents.variables[std::string(variable.name)] = variable.bytes;
+    return contents;
 }
 
 namespace {
@@ -52,24 +55,10 @@ std::pair<Format, Bytes> image_at(const void* image, std::size_t bytes) {
 
 }  // namespace
 
-std::map<std::string, Facts> facts_of(const void* image, std::size_t bytes) {
+Contents contents_of(const void* image, std::size_t bytes) {
     auto [format, all] = image_at(image, bytes);
-    if (format == Format::Cubin) return facts_of_cubin(all);
-    return format == Format::FatBinary ? facts_of_fat_binary(all) : facts_of_ptx(all);
-}
-
-Variables variables_of_ptx(Bytes text) {
-    Variables variables;
-    auto* begin = reinterpret_cast<const char*>(text.data());
-    for (const PtxVariable& variable : variables_in({begin, strnlen(begin, text.size())}))
-        variables[std::string(variable.name)] = variable.bytes;
-    return variables;
-}
-
-Variables variables_of(const void* image, std::size_t bytes) {
-    auto [format, all] = image_at(image, bytes);
-    if (format == Format::Cubin) return variables_of_cubin(all);
-    return format == Format::FatBinary ? variables_of_fat_binary(all) : variables_of_ptx(all);
+    if (format == Format::Cubin) return contents_of_cubin(all);
+    return format == Format::FatBinary ? contents_of_fat_binary(all) : contents_of_ptx(all);
 }
 
 }  // namespace check

@@ -45,13 +45,18 @@ struct Facts {
     bool may_signal = true;  // the host, while the kernel runs: see signals.hpp
 };
 
-// The kernels of an image, by the names that the driver knows them by. The end of an image without a size (0) is taken
-// from its header or, in PTX, from its NUL.
-std::map<std::string, Facts> facts_of(const void* image, std::size_t bytes);
-
-// The variables of the device that an image defines, `__device__` and `__constant__`, and their sizes.
+using Kernels = std::map<std::string, Facts>;
 using Variables = std::map<std::string, u64>;
-Variables variables_of(const void* image, std::size_t bytes);
+
+// What an image defines: its kernels, by the names that the driver knows them by, and the sizes of its variables,
+// `__device__` and `__constant__`.
+struct Contents {
+    Kernels kernels;
+    Variables variables;
+};
+
+// The end of an image without a size (0) is taken from its header or, in PTX, from its NUL.
+Contents contents_of(const void* image, std::size_t bytes);
 
 // Adds roles from an Itanium mangled name: memory behind a `const T*` is only read, as far as nothing else is known. A
 // name that is not understood, or that has another number of parameters, adds nothing.

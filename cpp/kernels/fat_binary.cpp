@@ -73,9 +73,9 @@ void for_each_part(Bytes image, Visit visit) {
     }
 }
 
-Kernels facts_of_part(u64 kind, Bytes part) {
-    if (kind == kPtx) return facts_of_ptx(part);
-    if (kind == kCubin && is_cubin(part)) return facts_of_cubin(part);
+Contents contents_of_part(u64 kind, Bytes part) {
+    if (kind == kPtx) return contents_of_ptx(part);
+    if (kind == kCubin && is_cubin(part)) return contents_of_cubin(part);
     return {};
 }
 
@@ -85,27 +85,20 @@ bool is_fat_binary(Bytes image) { return image.size() >= 16 && image.number(0, 4
 
 u64 size_of_fat_binary(Bytes header) { return header.number(6, 2) + header.number(8, 8); }
 
-Kernels facts_of_fat_binary(Bytes image) {
-    Kernels kernels;
-    for_each_part(image, [&](u64 kind, Bytes part) {
-        for (auto& entry : facts_of_part(kind, part)) {  // of several, that of PTX says more
-            auto made = kernels.emplace(entry);
+Contents contents_of_fat_binary(Bytes image) {
+    Contents contents;
+    for_each_part(image, [&](u64 kind, Bytes bytes) {
+        Contents part = contents_of_part(kind, bytes);
+        for (auto& entry : part.kernels) {  // of several, that of PTX says more
+            auto made = contents.kernels.emplace(entry);
             if (made.second) continue;
             bool may_signal = made.first->second.may_signal || entry.second.may_signal;
             if (kind == kPtx) made.first->second = entry.second;
             made.first->second.may_signal = may_signal;
         }
+        contents.variables.merge(part.variables);
     });
-    return kernels;
-}
-
-Variables variables_of_fat_binary(Bytes image) {
-    Variables variables;
-    for_each_part(image, [&](u64 kind, Bytes part) {
-        if (kind == kPtx) variables.merge(variables_of_ptx(part));
-        if (kind == kCubin && is_cubin(part)) variables.merge(variables_of_cubin(part));
-    });
-    return variables;
+    return contents;
 }
 
 }  // namespace check

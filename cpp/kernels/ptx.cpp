@@ -231,34 +231,29 @@ bool is_number(Token word, u64* value) {
     return true;
 }
 
-std::vector<PtxKernel> kernels_in(std::string_view text) {
-    std::vector<PtxKernel> kernels;
-    Reader reader(text);
-    for (Token token = reader.next(); !token.empty(); token = reader.next()) {
-        if (token != ".entry") continue;
-        PtxKernel kernel;
-        if (read_kernel(reader, &kernel)) kernels.push_back(std::move(kernel));
-    }
-    return kernels;
-}
-
-std::vector<PtxVariable> variables_in(std::string_view text) {
-    std::vector<PtxVariable> variables;
+PtxModule module_in(std::string_view text) {
+    PtxModule module;
     Reader reader(text);
     Statement words;
     for (Token token = reader.next(); !token.empty(); token = reader.next()) {
-        bool is_value = std::find(words.begin(), words.end(), "=") != words.end();
-        if (token == "{") skip_braces(reader);
-        if (token == ";") {
+        bool is_end = token == ";";  // a function ends with its braces, a declaration behind those of its value
+        if (token == ".entry") {
+            PtxKernel kernel;
+            if (read_kernel(reader, &kernel)) module.kernels.push_back(std::move(kernel));
+            is_end = true;
+        } else if (token == "{") {
+            skip_braces(reader);
+            is_end = std::find(words.begin(), words.end(), "=") == words.end();
+        } else if (token == ";") {
             PtxVariable variable{};
-            if (read_variable(words, &variable)) variables.push_back(variable);
+            if (read_variable(words, &variable)) module.variables.push_back(variable);
         }
-        if (token == ";" || (token == "{" && !is_value))  // a function has ended, too
+        if (is_end)
             words.clear();
         else
             words.push_back(token);
     }
-    return variables;
+    return module;
 }
 
 }  // namespace check

@@ -26,16 +26,19 @@ struct PtxKernel {
     std::map<Token, std::size_t> labels;  // the statements behind them; kNoStatement: it is there more than once
 };
 
-// Kernels whose text is cut off, or whose parameters are not understood, are left out.
-std::vector<PtxKernel> kernels_in(std::string_view text);
-
 struct PtxVariable {
     Token name;
     u64 bytes;
 };
 
-// Variables of the module, `.global` and `.const`, that are defined in it.
-std::vector<PtxVariable> variables_in(std::string_view text);
+// Kernels whose text is cut off, or whose parameters are not understood, are left out. Variables are `.global` and
+// `.const`, those that are defined here.
+struct PtxModule {
+    std::vector<PtxKernel> kernels;
+    std::vector<PtxVariable> variables;
+};
+
+PtxModule module_in(std::string_view text);
 
 // The bits of the type that a word ends with, as in ld.global.u32; 0 where it does not end with one.
 u32 bits_of_type(Token word);

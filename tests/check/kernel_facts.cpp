@@ -112,8 +112,8 @@ std::size_t mutate(const std::vector<char>& image, int times) {
         if (below(4) == 0) memmove(damaged.data() + below(damaged.size()), damaged.data(), 1);
         char* exact = static_cast<char*>(malloc(damaged.size()));  // a sanitizer knows where it ends
         memcpy(exact, damaged.data(), damaged.size());
-        variables_of(exact, damaged.size());
-        for (auto& entry : facts_of(exact, damaged.size())) {
+        Contents found = contents_of(exact, damaged.size());
+        for (auto& entry : found.kernels) {
             add_roles_of_signature(entry.first, entry.second);
             std::vector<Touch> touches;
             if (entry.second.first) entry.second.first->run(std::vector<u8>(below(64)), {}, &touches);
@@ -156,9 +156,10 @@ int main(int count, char** arguments) {
         }
         std::size_t size = image.size();
         image.push_back('\0');
-        for (auto& variable : variables_of(image.data(), unsized ? 0 : size))
+        Contents found = contents_of(image.data(), unsized ? 0 : size);
+        for (auto& variable : found.variables)
             std::cout << "variable " << variable.first << " " << variable.second << "\n";
-        for (auto& entry : facts_of(image.data(), unsized ? 0 : size)) {
+        for (auto& entry : found.kernels) {
             if (spaces.empty()) print(entry.first, entry.second);
             for (const std::string& space : spaces) print_touches(entry.second, space);
         }

@@ -95,7 +95,7 @@ std::size_t read_listings(const std::string& text, bool prints) {
 std::size_t read_cubin(const std::string& image, bool prints) {
     std::size_t there = 0;
     Bytes bytes(image.data(), image.size());
-    for (auto& [name, facts] : facts_of_cubin(bytes)) {
+    for (auto& [name, facts] : contents_of_cubin(bytes).kernels) {
         Code code = code_of(bytes, name);
         there += code.text.size() != 0;
         if (!prints) continue;

@@ -230,6 +230,14 @@ DECLARED = HEADER + """
 .global .b8 last[0x7];
 """ + STORE.removeprefix(HEADER)
 DEFINED = {"counter": 4, "table": 32, "pair": 8, "last": 7}
+# Both in one text: a variable is declared behind a kernel, behind a kernel without a body, and in no kernel's body.
+MIXED = (STORE + """
+.global .u32 behind;
+.entry declared(.param .u64 .ptr .global .align 4 none, .param .u32 n);
+.const .u64 also = 3;
+""" + ptx([], "{ .global .u16 of_kernel; } ld.global.v2.u32 {%r1, %r2}, [behind];", "j").removeprefix(HEADER) + """
+.global .u8 end;
+""").encode()
 SYMBOLS = {"counter": (".nv.global", 4), "values": (".nv.global.init", 12), "table": (".nv.constant3", 32),
            "of_another_kind": (".nv.shared.k", 64), "empty": (".nv.global", 0)}
 MACHINE = cubin({"k": [(0, 8)]}, variables=SYMBOLS)
@@ -239,6 +247,7 @@ VARIABLES = {
     "variables-cubin": (MACHINE, IN_CUBIN),
     "variables-fat": (fat_binary((2, 0, MACHINE, 0), (1, 0, DECLARED.encode(), 0)), DEFINED | IN_CUBIN),
     "variables-none": (STORE.encode(), {}),
+    "variables-mixed": (MIXED, {"behind": 4, "also": 8, "end": 1}),
 }
 CHIPS = sorted({chip for chip, *_ in INSTRUCTIONS})
 # A kernel for each instruction.
@@ -272,6 +281,7 @@ IMAGES = {
     "cut-off": (STORE[:-20].encode(), {}),
     "nothing": (b"no image at all", {}),
 } | {name: (image, None) for name, (image, _) in VARIABLES.items()} | {
+    "variables-mixed": (MIXED, {"k": Facts([(0, 8)], {0: W}), "j": Facts([], {})})} | {
     f"code-{chip}": (cubin({name: [] for name in codes}, chip, codes), None) for chip, codes in CODES.items()} | {
     "code-silent": (cubin({"k": [(0, 8)]}, 90, {"k": SILENT_CODE}), {"k": Facts([(0, 8)], {0: U})}),
     "code-of-another-chip": (cubin({"k": [(0, 8)]}, 70, {"k": SILENT_CODE}), {"k": Facts([(0, 8)], {0: U})}),
