@@ -20,6 +20,27 @@ Note note_of(const Pending& one, u64 begin, u64 end, Did did) {
     return note;
 }
 
+// Notes what would fault, with all its bytes. The driver's copies fault: the handler knows what to open for them.
+bool before_copy(u64 begin, u64 bytes, int writes, u64 instruction) {
+    if (pages().empty() || !bytes || Spin::inside()) return false;
+    u64 end = begin + bytes;
+    Window wanted{page_of(begin), next_page(end)};
+    Spin spin;
+    auto meets = [&](const Pending& one) {
+        bool meets_pages = wanted.begin < one.pages.end && one.pages.begin < wanted.end;
+        return meets_pages && (writes || one.closed);
+    };
+    if (std::none_of(pages().begin(), pages().end(), meets) || is_in_driver()) return false;
+    for (Pending& one : pages()) {
+        if (!meets(one)) continue;
+        Note note = note_of(one, std::max(begin, one.pages.begin), std::min(end, one.pages.end),
+                            writes ? Did::Write : Did::Read);
+        note.instruction = instruction;
+        if (note.begin < note.end) note_hit(one, note);
+    }
+    return pages().open_for_now(wanted);
+}
+
 bool before_call(u64 begin, u64 bytes, int writes) {
     if (pages().empty() || !bytes || Spin::inside()) return false;
     u64 end = begin + bytes;
@@ -59,7 +80,8 @@ bool is_needed() { return !pages().empty(); }
 xlogmem_host_set_action* watch_calls() {
     using Watch = xlogmem_host_set_action*(const xlogmem_host_hooks*);
     auto watch = reinterpret_cast<Watch*>(dlsym(RTLD_DEFAULT, "xlogmem_host_watch_calls"));
-    static xlogmem_host_hooks hooks{before_call, after_call, is_needed, before_end, &others().segv, &others().trap};
+    static xlogmem_host_hooks hooks{before_call, after_call, before_copy,    pages().bounds(),
+                                    is_needed,   before_end, &others().segv, &others().trap};
     return watch ? watch(&hooks) : nullptr;
 }
 

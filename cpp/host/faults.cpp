@@ -209,6 +209,8 @@ u32 current_site() {
     return function ? function() : 0;
 }
 
+bool is_in_driver() { return of_this_thread(); }
+
 // Without a place for the thread its accesses could not be distinguished.
 void enter_driver() {
     if (!is_on()) return;

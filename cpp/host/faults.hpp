@@ -18,5 +18,6 @@ bool have_handlers(xlogmem_host_set_action* set_action);
 // What notes say about the place of an access.
 void set_site(SiteOf site_of);
 u32 current_site();
+bool is_in_driver();  // this thread
 
 }  // namespace check::host

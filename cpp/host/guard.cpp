@@ -81,6 +81,7 @@ bool is_guarded(const HostUse& use) {
         if (one.begin != use.begin || one.end != use.end || one.closed != use.may_write) continue;
         if (one.time.slot != use.time.slot || one.windows) continue;
         one.time = use.time;
+        one.has_noted = false;
         found = true;
     }
     return found;
@@ -91,9 +92,10 @@ bool is_guarded(const HostUse& use) {
 Notes& notes() { return all_notes; }
 
 void note_hit(Pending& one, Note note) {
-    if (!one.has_noted || !note.site || one.noted != note.site) notes().add(note);
+    u64 place = note.site ? note.site : note.instruction;
+    if (!one.has_noted || !place || one.noted != place) notes().add(note);
     one.has_noted = true;
-    one.noted = note.site;
+    one.noted = place;
 }
 
 bool start(SiteOf site_of) {

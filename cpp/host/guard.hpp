@@ -11,9 +11,11 @@
 //
 // Bytes beside a range share its first and last page: an access to them is let through for one instruction, with the
 // processor's trap flag. Memory that was registered shares those pages with memory of any owner, malloc's own too. Such
-// pages are never protected (edges.hpp), nor are stacks. System calls that meet a protected page fail (EFAULT): a library that is
-// loaded before libc, preload.c, opens the page for them and makes them accesses. Without this library no page is
-// protected that has other bytes than those of the range.
+// pages are never protected (edges.hpp), nor are stacks. System calls that meet a protected page fail (EFAULT): a
+// library that is loaded before libc, preload.c, opens the page for them and makes them accesses. It does so for libc's
+// copies and fills as well: with the trap flag each of their instructions costs two signals and two system calls, as
+// where the next piece of a staging buffer is filled beside pending ones. Without this library no page is protected
+// that has other bytes than those of the range.
 //
 // All functions but those of the handlers, has_notes(), enter_driver() and leave_driver() are called under the front
 // end's lock.

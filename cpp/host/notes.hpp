@@ -29,7 +29,7 @@ class Notes {
 Notes& notes();
 
 // Notes that the thread reads or writes these bytes of the range, unless the same place was the last one to do so: a
-// loop, or a long copy, makes one note. Then the program may go on there.
+// loop, or a long copy, makes one note for each time that the range is queued. Then the program may go on there.
 void note_hit(Pending& one, Note note);
 
 }  // namespace check::host

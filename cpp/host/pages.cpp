@@ -85,16 +85,25 @@ void Pages::protect(Window wanted) {
 
 // Pages beside the ranges may have any owner, and are left alone.
 void Pages::apply(Window wanted) {
+    Window done{0, 0};  // small ranges share a page
     for (const Pending& one : *this) {
         Window common{std::max(wanted.begin, one.pages.begin), std::min(wanted.end, one.pages.end)};
-        if (common.begin < common.end) protect(common);
+        if (common.begin >= common.end || (done.begin <= common.begin && common.end <= done.end)) continue;
+        protect(common);
+        done = common;
     }
+}
+
+void Pages::set_bounds(u64 begin, u64 end) {
+    __atomic_store_n(&bounds_[0], begin, __ATOMIC_RELAXED);
+    __atomic_store_n(&bounds_[1], end, __ATOMIC_RELAXED);
 }
 
 bool Pages::add(const Pending& one) {
     if (count_ == kMostPending) return false;
     pending_[count_] = one;
     count_++;
+    set_bounds(std::min(bounds_[0], one.pages.begin), std::max(bounds_[1], one.pages.end));
     protect(one.pages);
     return true;
 }
@@ -104,6 +113,7 @@ void Pages::remove(Pending* one) {
     *one = pending_[count_ - 1];
     count_--;
     protect(had);
+    if (empty()) set_bounds(~u64(0), 0);
 }
 
 void Pages::remove_all() {

@@ -27,7 +27,7 @@ struct Pending {
     u32 windows;     // of which so many are open again
     Window open[kWindows];
     u32 steps;       // accesses beside it, which were let through
-    u32 noted;        // the place whose access was noted last
+    u64 noted;       // the place whose access was noted last, or its instruction
     bool has_noted;
 
     bool protects(u64 page) const {
@@ -77,6 +77,8 @@ class Pages {
     void close(Window pages);
 
     int mode_of(u64 page) const;
+    // Two addresses, which other threads read as they are: outside of them no page is protected.
+    const u64* bounds() const { return bounds_; }
     // Gives pages that some range has the protection that follows from all ranges.
     void apply(Window pages);
 
@@ -85,6 +87,9 @@ class Pages {
     std::atomic<int> count_{0};
     Window open_[kMostOpen];
     int open_count_ = 0;
+    u64 bounds_[2] = {~u64(0), 0};
+
+    void set_bounds(u64 begin, u64 end);
 
     void protect(Window pages);
 };

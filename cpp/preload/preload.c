@@ -3,7 +3,9 @@
 // The guard of page-locked memory (cpp/host/guard.hpp) protects pages. System calls that meet such a page fail instead
 // of faulting; so each call is reported before it is made, and the pages are open meanwhile. The guard also needs
 // SIGSEGV and SIGTRAP: handlers that the program sets for them are kept, and called for signals that are not the
-// guard's; and no thread blocks the two. Until the guard gives its functions, all calls go straight to libc.
+// guard's; and no thread blocks the two. The program's copies and fills of memory are reported likewise, where they
+// meet such pages: each of their instructions would fault. Until the guard gives its functions, all calls go straight to
+// libc.
 #define _GNU_SOURCE
 #include "host/hooks.h"
 
@@ -111,6 +113,79 @@ SEVERAL(ssize_t, pwritev2, (int file, const struct iovec* from, int n, off_t at,
 SEVERAL(ssize_t, sendmsg, (int socket, const struct msghdr* from, int flags), (socket, from, flags), from->msg_iov,
         from->msg_iovlen, kReads)
 // clang-format on
+
+// -- copies and fills -------------------------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+
+// libc's own. Before they are found, other libraries' constructors may copy, and dlsym() cannot be called everywhere.
+static __typeof__(memmove)* real_copy;
+static __typeof__(memset)* real_fill;
+
+__attribute__((constructor)) static void find_copies(void) {
+    real_copy = (__typeof__(memmove)*)dlsym(RTLD_NEXT, "memmove");
+    real_fill = (__typeof__(memset)*)dlsym(RTLD_NEXT, "memset");
+}
+
+static __attribute__((noinline)) void* copy_slowly(void* to, const void* from, size_t n) {
+    volatile char* target = to;
+    const volatile char* source = from;
+    bool is_forward = (uintptr_t)to < (uintptr_t)from;
+    for (size_t i = 0; i < n; i++) target[is_forward ? i : n - 1 - i] = source[is_forward ? i : n - 1 - i];
+    return to;
+}
+
+static __attribute__((noinline)) void* fill_slowly(void* to, int value, size_t n) {
+    for (size_t i = 0; i < n; i++) ((volatile char*)to)[i] = (char)value;
+    return to;
+}
+
+static inline void* copy(void* to, const void* from, size_t n) {
+    return real_copy ? real_copy(to, from, n) : copy_slowly(to, from, n);
+}
+
+static inline void* fill(void* to, int value, size_t n) {
+    return real_fill ? real_fill(to, value, n) : fill_slowly(to, value, n);
+}
+
+// Of nearly all copies neither side does.
+static inline bool may_meet(const void* begin, size_t bytes) {
+    const struct xlogmem_host_hooks* guard = hooks;
+    return guard && (uint64_t)begin < __atomic_load_n(&guard->bounds[1], __ATOMIC_RELAXED) &&
+           __atomic_load_n(&guard->bounds[0], __ATOMIC_RELAXED) < (uint64_t)begin + bytes;
+}
+
+static __attribute__((noinline)) void* copy_seen(void* to, const void* from, size_t n, void* caller) {
+    bool written = may_meet(to, n) && hooks->before_copy((uint64_t)to, n, kWrites, (uint64_t)caller);
+    bool read = may_meet(from, n) && hooks->before_copy((uint64_t)from, n, kReads, (uint64_t)caller);
+    copy(to, from, n);
+    after(written, to, n);
+    after(read, from, n);
+    return to;
+}
+
+static __attribute__((noinline)) void* fill_seen(void* to, int value, size_t n, void* caller) {
+    bool written = hooks->before_copy((uint64_t)to, n, kWrites, (uint64_t)caller);
+    fill(to, value, n);
+    after(written, to, n);
+    return to;
+}
+
+#define COPY(name) \
+    EXPORT void* name(void* to, const void* from, size_t n) { \
+        if (may_meet(to, n) || may_meet(from, n)) return copy_seen(to, from, n, __builtin_return_address(0)); \
+        return copy(to, from, n); \
+    }
+
+COPY(memcpy)
+COPY(memmove)
+
+EXPORT void* memset(void* to, int value, size_t n) {
+    if (may_meet(to, n)) return fill_seen(to, value, n, __builtin_return_address(0));
+    return fill(to, value, n);
+}
+
+#endif
 
 // -- memory that ends -------------------------------------------------------------------------------------------------
 

@@ -337,6 +337,76 @@ void system_calls() {
     expect(!hooks->before_call(memory.begin() + kPage, 10, 1), "a page without a range is opened");
 }
 
+// As the library before libc does it.
+void copy_by_libc(const Memory& memory, u64 from, u64 to, bool writes, bool opens = true) {
+    u64 begin = memory.begin() + from, bytes = to - from;
+    bool opened = hooks->before_copy(begin, bytes, writes, 5);
+    expect(opened == opens, opens ? "pages stay closed for a copy" : "pages are opened for a copy");
+    if (!opened) return;
+    expect(system_can(memory, from, writes), "a page is closed during a copy");
+    hooks->after_call(begin, bytes);
+}
+
+void copies() {
+    Memory memory(4 * kPage);
+    memory.use(0, 64, false);
+    for (int i = 0; i < 300; i++) copy_by_libc(memory, 64, 128, true);
+    expect_noted(memory, "");
+    expect_read_only(memory, 0);
+    copy_by_libc(memory, 0, 128, false, false);
+    copy_by_libc(memory, kPage, kPage + 8, true, false);
+    expect_noted(memory, "");
+    copy_by_libc(memory, 32, 128, true);
+    copy_by_libc(memory, 32, 128, true);
+    expect_noted(memory, "write 32-64");
+    expect_read_only(memory, 0);
+    memory.use(0, 64, false);
+    copy_by_libc(memory, 0, 16, true);
+    expect_noted(memory, "write 0-16");
+    memory.use(kPage, kPage + 64, true, 1);
+    copy_by_libc(memory, kPage + 64, kPage + 128, false);
+    expect_noted(memory, "");
+    copy_by_libc(memory, kPage + 8, kPage + 128, false);
+    expect_noted(memory, "read 4104-4160");
+    expect_closed(memory, kPage);
+    memory.use(0, 64, false, 2);
+    site = 0;
+    for (int i = 0; i < 3; i++) copy_by_libc(memory, 0, 16, true);
+    expect_noted(memory, "write 0-16, write 0-16");  // two are pending
+}
+
+void copies_of_the_driver() {
+    Memory memory(kPage);
+    memory.use(0, 64, true);
+    OfDriver scope;
+    copy_by_libc(memory, 0, 64, true, false);
+    expect_noted(memory, "");
+}
+
+// An access to bytes on pages that are not protected is none for libc's copies either: they are compared later.
+void copies_on_shared_pages() {
+    Memory memory(4 * kPage);
+    u64 begin = memory.begin() + 100, end = memory.begin() + 3 * kPage + 100;
+    guard({begin, end, false, {0, ++clock_number}, begin, end}, true);
+    copy_by_libc(memory, 100, 200, true, false);
+    expect_noted(memory, "");
+    copy_by_libc(memory, 100, kPage + 10, true);
+    expect_noted(memory, "write 4096-4106");
+}
+
+void bounds_of_all_pages() {
+    auto is_inside = [](u64 begin, u64 end) { return hooks->bounds[0] <= begin && end <= hooks->bounds[1]; };
+    Memory memory(kPage), other(kPage);
+    expect(hooks->bounds[0] >= hooks->bounds[1], "bounds of nothing");
+    Time first = memory.use(0, 64, false), second = other.use(0, 64, false, 1);
+    expect(is_inside(memory.begin(), memory.begin() + kPage), "the first one is outside");
+    expect(is_inside(other.begin(), other.begin() + kPage), "the second one is outside");
+    learn(first);
+    expect(is_inside(other.begin(), other.begin() + kPage), "the second one is outside, after the first");
+    learn(second);
+    expect(hooks->bounds[0] >= hooks->bounds[1], "bounds of nothing again");
+}
+
 void memory_ends() {
     Memory memory(2 * kPage);
     memory.use(0, 64, false);
@@ -556,6 +626,10 @@ int main() {
     PLAY(shared_pages_unchanged);
     PLAY(shared_pages_of_the_device);
     PLAY(system_calls);
+    PLAY(copies);
+    PLAY(copies_of_the_driver);
+    PLAY(copies_on_shared_pages);
+    PLAY(bounds_of_all_pages);
     PLAY(memory_ends);
     PLAY(driver);
     PLAY(driver_in_driver);

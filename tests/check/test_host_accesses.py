@@ -34,6 +34,34 @@ ok(driver.cuCtxSynchronize())
     assert done.pairs == [("read/write", True)] * 2, done.stderr
 
 
+def test_a_staging_buffer_stays_guarded(checked):
+    """Copies beside a range take no single steps, after many of which its page would be open."""
+    done = checked(BEGIN + """
+page, piece = pinned(4096), np.ones(1024, np.uint8)
+upload(page[:64])
+for _ in range(200):
+    page[64:1088] = piece
+    page[1088:2112] = 0
+page[3] = 1
+ok(driver.cuCtxSynchronize())
+""")
+    assert done.pairs == [("read/write", True)], done.stderr
+
+
+def test_copies_of_libc_are_accesses(checked):
+    done = checked(BEGIN + """
+page, piece = pinned(4096), np.ones(1024, np.uint8)
+upload(page[:64])
+page[32:1056] = piece
+page[:32] = 0
+ok(driver.cuCtxSynchronize())
+download(page[:64])
+piece[:] = page[:1024]
+ok(driver.cuCtxSynchronize())
+""")
+    assert done.pairs == [("read/write", True), ("read/write", True), ("write/read", True)], done.stderr
+
+
 def test_an_access_is_compared_with_what_came_before_it(checked):
     """... and not with the upload after it."""
     program = BEGIN + """

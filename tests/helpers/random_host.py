@@ -23,6 +23,7 @@ from cuda.bindings import driver  # noqa: E402
 
 KINDS = ("page-locked", "managed", "registered")
 BYTES = 5 * 4096
+WORDS = {ctypes.sizeof(word): word for word in (ctypes.c_uint8, ctypes.c_uint16, ctypes.c_uint32, ctypes.c_uint64)}
 STREAMS = 2
 
 
@@ -85,6 +86,7 @@ class Program:
         self.areas = {"page-locked": int(ok(driver.cuMemHostAlloc(BYTES, 0))),
                       "managed": int(ok(driver.cuMemAllocManaged(BYTES, 1))), "registered": at}
         self.pipe = os.pipe()
+        self.copied = ctypes.create_string_buffer(8)
         self.model = Model()
 
     def run(self, steps: int, judged: bool) -> None:
@@ -173,10 +175,14 @@ class Program:
             else:
                 assert os.write(self.pipe[1], memory) == size
                 os.read(self.pipe[0], size)
-        elif write:
-            ctypes.memset(begin, 7, size)
+        elif self.random.random() < 0.5:                # by libc
+            ctypes.memset(begin, 7, size) if write else ctypes.memmove(self.copied, begin, size)
         else:
-            ctypes.string_at(begin, size)
+            word = WORDS[size].from_address(begin)
+            if write:
+                word.value = 7
+            else:
+                assert word.value >= 0
 
 
 def main(seed: int, steps: int, programs: int = 1, threads: int = 1) -> None:
