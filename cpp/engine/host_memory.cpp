@@ -78,13 +78,12 @@ void Engine::touch_by_host(Operation what, u64 begin, u64 end, Role role, bool s
 }
 
 u64 Engine::read_late(const Stream& stream, Operation what, Time time, u64 begin, u64 end, bool sure) {
-    constexpr std::size_t kMost = 4096;
     if (trace_) trace_->line(":late-read", &stream, what, time.slot, time.number, begin, end, sure);
     Access read = access(&stream, time, what, Role::Read);
     read.begin = begin;
     read.end = end;
     read.unseen |= !sure;
-    if (late_reads_.size() == kMost) late_reads_.pop_front();
+    if (late_reads_.size() == kMostLateReads) late_reads_.pop_front();
     late_reads_.push_back(read);
     return ++late_count_;
 }

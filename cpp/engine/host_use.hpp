@@ -13,4 +13,7 @@ struct HostUse {
     u64 block_begin, block_end;
 };
 
+// Of the copies that read pageable memory later (host/pageable.hpp) the newest are remembered.
+constexpr std::size_t kMostLateReads = 4096;
+
 }  // namespace check

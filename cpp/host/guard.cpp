@@ -5,6 +5,7 @@
 #include "edges.hpp"
 #include "faults.hpp"
 #include "notes.hpp"
+#include "parts.hpp"
 
 #include <algorithm>
 #include <pthread.h>
@@ -49,21 +50,6 @@ Window stack_here() {
 bool is_stack(u64 begin, u64 end) {
     static thread_local const Window stack = stack_here();
     return begin < stack.end && stack.begin < end;
-}
-
-// Of a large range the beginning, the end and pages between are guarded, where programs go first: the whole of it takes
-// milliseconds.
-constexpr u64 kWhole = u64(4) << 20, kFirst = u64(1) << 20, kLast = u64(64) << 10, kBetween = 64;
-
-template <class Take>
-void each_part(Window pages, Take&& take) {
-    u64 bytes = pages.end - pages.begin;
-    if (bytes <= kWhole) return take(pages);
-    Window middle{pages.begin + kFirst, pages.end - kLast};
-    take(Window{pages.begin, middle.begin});
-    u64 step = page_of((middle.end - middle.begin) / kBetween);
-    for (u64 at = middle.begin; at + kPage <= middle.end; at += step) take(Window{at, at + kPage});
-    take(Window{middle.end, pages.end});
 }
 
 // Pages that the range may have for itself.

@@ -1,10 +1,13 @@
 // See pageable.hpp.
 #include "pageable.hpp"
 
+#include "parts.hpp"
+
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <deque>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -19,23 +22,31 @@ struct LateRead {
     Time time;
 };
 
-std::vector<LateRead>& late_reads() {
-    static auto& all = *new std::vector<LateRead>;
+// In order of their numbers.
+std::deque<LateRead>& late_reads() {
+    static auto& all = *new std::deque<LateRead>;
     return all;
 }
 
-// Nothing: the memory is gone, or the kernel refuses to read for us. A read of our own would be a fault.
-std::optional<u64> hash_of(u64 begin, u64 end) {
-    constexpr u64 kPart = 1 << 16;
-    static auto& part = *new std::vector<char>(kPart);
-    u64 hash = 0;
-    for (u64 at = begin; at < end; at += kPart) {
-        u64 bytes = std::min(kPart, end - at);
-        iovec to{part.data(), bytes}, from{reinterpret_cast<void*>(at), bytes};
-        if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) != ssize_t(bytes)) return std::nullopt;
-        hash = hash * 31 + std::hash<std::string_view>{}({part.data(), bytes});
+// False: the memory is gone, or the kernel refuses to read for us. A read of our own would be a fault.
+bool add_hash(Window range, u64& hash) {
+    constexpr u64 kRoom = 1 << 16;
+    static auto& room = *new std::vector<char>(kRoom);
+    for (u64 at = range.begin; at < range.end; at += kRoom) {
+        u64 bytes = std::min(kRoom, range.end - at);
+        iovec to{room.data(), bytes}, from{reinterpret_cast<void*>(at), bytes};
+        if (process_vm_readv(getpid(), &to, 1, &from, 1, 0) != ssize_t(bytes)) return false;
+        hash = hash * 31 + std::hash<std::string_view>{}({room.data(), bytes});
     }
-    return hash;
+    return true;
+}
+
+// Of the parts of the range. Nothing: one of them cannot be read.
+std::optional<u64> hash_of(u64 begin, u64 end) {
+    u64 hash = 0;
+    bool is_there = true;
+    each_part({begin, end}, [&](Window part) { is_there = is_there && add_hash(part, hash); });
+    return is_there ? std::optional(hash) : std::nullopt;
 }
 
 // Compares those, and forgets them.
@@ -52,7 +63,9 @@ void examine(Which which, const Changed& changed) {
 }  // namespace
 
 void read_late(u64 number, u64 begin, u64 end, Time time) {
-    if (std::optional<u64> hash = hash_of(begin, end)) late_reads().push_back({number, begin, end, *hash, time});
+    auto& all = late_reads();
+    while (!all.empty() && all.front().number + kMostLateReads <= number) all.pop_front();
+    if (std::optional<u64> hash = hash_of(begin, end)) all.push_back({number, begin, end, *hash, time});
 }
 
 void forget_late_reads(u64 begin, u64 end) {

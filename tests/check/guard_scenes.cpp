@@ -2,6 +2,7 @@
 // instead goes to the standard output, a line each. The program plays the library that sees system calls.
 #include "host/guard.hpp"
 #include "host/hooks.h"
+#include "host/pageable.hpp"
 
 #include <atomic>
 #include <cerrno>
@@ -566,6 +567,57 @@ void forgotten() {
     expect_noted(memory, "");
 }
 
+// -- pageable memory --------------------------------------------------------------------------------------------------
+
+// What has changed, or is gone, of what is known to be done: the numbers.
+std::string changes_until(Time time) {
+    std::string text;
+    examine_late_reads(until(time), [&](u64 number, bool gone) {
+        text += (text.empty() ? "" : " ") + std::to_string(number) + (gone ? " gone" : "");
+    });
+    return text;
+}
+
+// What is found of a source of so many bytes if this one changes.
+std::string change_of(u64 bytes, u64 at) {
+    static u64 number = 1 << 20;
+    Memory memory(bytes);
+    memset(memory.at, 1, bytes);
+    Time time{0, ++clock_number};
+    read_late(++number, memory.begin() + 8, memory.begin() + bytes - 8, time);
+    memory.at[at] = 2;
+    return changes_until(time).empty() ? "" : "changed";
+}
+
+void large_sources() {
+    constexpr u64 kMiB = 1 << 20, kLarge = 64 * kMiB;
+    for (u64 at : {u64(8), 2 * kMiB + 5, 4 * kMiB - 9})
+        expect(change_of(4 * kMiB, at) == "changed", "a change is not found at " + std::to_string(at));
+    for (u64 at : {u64(8), kMiB - 1, kMiB + 100, kLarge - (64 << 10), kLarge - 9})
+        expect(change_of(kLarge, at) == "changed", "a change of much is not found at " + std::to_string(at));
+    for (u64 at : {u64(0), kMiB + 2 * kPage, kLarge / 2 + 300, kLarge - 1})
+        expect(change_of(kLarge, at).empty(), "a change is found at " + std::to_string(at));
+}
+
+void a_part_is_gone() {
+    Memory memory(u64(8) << 20);
+    Time time{0, ++clock_number};
+    read_late(1, memory.begin(), memory.begin() + memory.bytes, time);
+    munmap(memory.at + memory.bytes - kPage, kPage);
+    expect(changes_until(time) == "1 gone", "it is not gone");
+}
+
+void many_sources() {
+    Memory memory(kPage);
+    Time time{0, ++clock_number};
+    for (u64 number = 1; number <= 5000; number++) read_late(number, memory.begin(), memory.begin() + 64, time);
+    write_to(memory, 0);
+    std::string found = changes_until(time);
+    expect(found.substr(0, 8) == "905 906 ", "the oldest ones are " + found.substr(0, 8));
+    expect(found.substr(found.rfind(' ')) == " 5000", "the newest one is missing");
+    expect(changes_until(time).empty(), "they are compared twice");
+}
+
 // Where system calls are not seen, a page that has other bytes is not protected.
 void crash() {
     Memory memory(kPage);
@@ -640,6 +692,9 @@ int main() {
     PLAY(stacks);
     PLAY(threads);
     PLAY(forgotten);
+    PLAY(many_sources);
+    PLAY(a_part_is_gone);
+    PLAY(large_sources);
 #ifdef PLANTED
     printf("reached %lu\n", planted_reached);
 #endif
