@@ -28,7 +28,7 @@ FEW, MANY = 200, 1200
 FIRST = 2500                # rounds: by then what the path keeps is allocated, and its locks have a favourite
 PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table, pool", "use of 1 block",
          "use of 16 blocks", "use of 64 blocks", "lookup by address, 10,000 live", "allocate + free, Python, pool",
-         "use of 1 block, Python", "use of 16 blocks, Python", "hand-over, Python")
+         "use of 1 block, Python", "use of 16 blocks, Python", "hand-over, Python", "4 blocks of another stream, read")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -85,7 +85,8 @@ def paths() -> dict[str, Callable[[int], object]]:
     return dict(zip(PATHS, (
         table(trivial), table(pool), uses(1), uses(16), uses(64), look_up, allocate_and_free,
         python_uses((stream, {"read_write": blocks[0]})), python_uses((stream, {"read_write": blocks[:16]})),
-        python_uses((stream, {"write": blocks[1]}), (used.acquire_stream(), {"read": blocks[1]}))), strict=True))
+        python_uses((stream, {"write": blocks[1]}), (used.acquire_stream(), {"read": blocks[1]})),
+        _loops.Uses([(0, [(block, 1) for block in range(4)])], [used.acquire_stream()], blocks).run), strict=True))
 
 
 def work() -> None:

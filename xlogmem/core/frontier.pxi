@@ -174,14 +174,16 @@ cdef inline bint is_plain(Block* block, StreamState* stream) noexcept nogil:
     return True
 
 
-cdef inline bint is_covered_locked(OrderState* order, Block* block, StreamState* stream,
-                                   size_t* covered) noexcept nogil:
+cdef inline bint reaches(vector[uint64_t]* clock, Entry* entry) noexcept nogil:
+    return entry.stream < clock.size() and clock[0][entry.stream] >= entry.position
+
+
+cdef inline bint is_covered_locked(OrderState* order, Block* block, StreamState* stream) noexcept nogil:
     """True if a read on this stream has nothing to wait for, although other streams have entries: the stream is ordered
     after the writers, and no unrecorded work may stand behind them.  Such a read changes no entry of theirs, so it is
-    plain.  False, without a closer look, where `is_plain` gives up.  `covered` counts the entries."""
+    plain.  False, without a closer look, where `is_plain` gives up."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* home = block.home
-    cdef StreamState* source
     cdef Entry* entry
     cdef size_t i
     if unlikely(order.discipline_changes != 0 or not block.exports.empty() or home == NULL or not home.alive):
@@ -190,14 +192,20 @@ cdef inline bint is_covered_locked(OrderState* order, Block* block, StreamState*
         entry = &block.frontier[i]
         if entry.stream == stream.index or entry.kind == HAS_READ:
             continue
-        source = order.streams[entry.stream]
-        if may_have_unrecorded_work(block, source):
+        if may_have_unrecorded_work(block, order.streams[entry.stream]):
             return False
-        if ((entry.stream >= stream.clock.size() or stream.clock[entry.stream] < entry.position)
-                and not is_ordered_after_locked(order, stream, source, entry.position)):
+        if not reaches(&stream.clock, entry) and not reaches(&order.host_clock, entry):
             return False
-        covered[0] += 1
     return True
+
+
+cdef void count_known_locked(OrderState* order, Block* block, StreamState* stream, int by) noexcept nogil:
+    """Count the waits that a read which is plain leaves out, or take that back: one for each entry of others."""
+    check(order.lock.held(), "the lock is held")
+    cdef size_t i
+    for i in range(block.frontier.size()):
+        if block.frontier[i].stream != stream.index and block.frontier[i].kind != HAS_READ:
+            order.counters.elided += by
 
 
 cdef void collect_dependencies_locked(OrderState* order, Block* block, uint32_t access, Query* query) noexcept nogil:

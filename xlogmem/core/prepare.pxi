@@ -184,7 +184,7 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     window opened, if any block is stale, not plain, repeated, or in a window that conflicts, or if a window waits to be
     opened: `open_uses_locked` then looks closer."""
     check(core.order.lock.held(), "the lock is held")
-    cdef size_t i, k, count = window.requests.size(), slots = core.blocks.size(), covered = 0
+    cdef size_t i, count = window.requests.size(), slots = core.blocks.size()
     cdef StreamState* stream = window.stream
     cdef Request* request = window.requests.data()
     cdef Block** blocks = core.blocks.data()
@@ -200,31 +200,55 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     for i in range(count):
         block = blocks[request.slot] if request.slot < slots else NULL
         if unlikely(block == NULL or not is_still_locked(core, block, request.generation) or block.state != LIVE
-                    or (block.windows != 0 and not overlaps_readers(window, request, i, block))
-                    or not (is_plain(block, stream) or (request.access == READ and is_covered_locked(
-                        core.order, block, stream, &covered)))):
-            for k in range(i):
-                close_on(&window.uses[k])
+                    or block.windows != 0 or not is_plain(block, stream)):
+            if request.access == READ and block != NULL and opens_read_locked(core, window, request, block, i):
+                request += 1
+                use += 1
+                continue
+            close_opened_locked(core, window, i)
             return False
         use.block = block
         use.access = request.access
         use.plain = True
-        open_on(window, use)
+        block.window_stream = stream
+        block.windows = 1
+        block.writers = request.access & WRITE != 0
         request += 1
         use += 1
-    core.order.counters.elided += covered
     return True
 
 
-cdef bint overlaps_readers(Window* window, Request* request, size_t named, Block* block) noexcept nogil:
-    """True if a block is in windows of other launches alone, and they and this launch read it.  `named` is the number
-    of blocks of this launch before it."""
+cdef void close_opened_locked(CoreState* core, Window* window, size_t opened) noexcept nogil:
+    """Close the windows on the first blocks of a launch, which is looked at again."""
+    check(core.order.lock.held(), "the lock is held")
     cdef size_t i
-    if request.access != READ or block.writers != 0 or named > SOME_BLOCKS:
+    for i in range(opened):
+        close_on(&window.uses[i])
+        count_known_locked(core.order, window.uses[i].block, window.stream, -1)
+
+
+cdef bint opens_read_locked(CoreState* core, Window* window, Request* request, Block* block,
+                            size_t place) noexcept nogil:
+    """Open the window of a read that has nothing to wait for, although other streams have used the block, or other
+    launches read it at the moment.  Returns False, with nothing done, if the read is not of this kind, or if the launch
+    may name the block twice.  `place` is that of the request."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Use* use = &window.uses[place]
+    cdef size_t i
+    if (not is_still_locked(core, block, request.generation) or block.state != LIVE or block.writers != 0
+            or not is_covered_locked(core.order, block, window.stream)):
         return False
-    for i in range(named):
-        if window.uses[i].block == block:
+    if block.windows != 0:
+        if place > SOME_BLOCKS:
             return False
+        for i in range(place):
+            if window.uses[i].block == block:
+                return False
+    use.block = block
+    use.access = READ
+    use.plain = True
+    open_on(window, use)
+    count_known_locked(core.order, block, window.stream, 1)
     return True
 
 
