@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 from four_streams import READ, READ_WRITE, WRITE
 
-from xlogmem import use
+from xlogmem import StreamMisuseError, use
 from xlogmem.observe.history import record_history
 
 pytestmark = pytest.mark.simulator
@@ -61,7 +61,7 @@ def test_readers_overlap_and_a_writer_waits_for_all_of_them(x):
     first, second = x.prepare(x.T, (block, READ)), x.prepare(x.U, (block, READ))
     reads = x.work(x.T, (block, READ)), x.work(x.U, (block, READ))
     second.commit()
-    with pytest.raises(Exception, match="in another use that is still open"), use(x.S, write=block, on_conflict="raise"):
+    with pytest.raises(StreamMisuseError, match="in another use"), use(x.S, write=block, on_conflict="raise"):
         pass
     first.commit()
     x.use(x.S, (block, WRITE))                          # the windows of both are closed

@@ -1,10 +1,10 @@
 # `with use(…)` without method objects.
 #
-# Up to Python 3.13 a `with` statement looks up `__enter__` and `__exit__` on the recorder and binds both: two objects are
-# made, tracked and dropped, which takes a fifth of the time of a use.  Here the lookup on a recorder gives the recorder
-# itself, and the statement calls it: without arguments to enter, with three to leave.  The lookup on the class, as
-# `contextlib.ExitStack` makes it, gives the ordinary methods.  So a recorder can be called, which no program has a reason
-# to do.
+# Up to Python 3.13 a `with` statement looks up `__enter__` and `__exit__` on the recorder and binds both: two objects
+# are made, tracked and dropped, which takes a fifth of the time of a use.  Here the lookup on a recorder gives the
+# recorder itself, and the statement calls it: without arguments to enter, with three to leave.  The lookup on the
+# class, as `contextlib.ExitStack` makes it, gives the ordinary methods.  So a recorder can be called, which no program
+# has a reason to do.
 
 from cpython.ref cimport PyObject
 
