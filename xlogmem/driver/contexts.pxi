@@ -113,10 +113,10 @@ cdef cy.CUstreamCaptureMode relax_capture() except? <cy.CUstreamCaptureMode>-1 n
     fail in every thread that is not in relaxed mode, and invalidate the capture.
     """
     cdef cy.CUstreamCaptureMode mode = cy.CU_STREAM_CAPTURE_MODE_RELAXED
-    cy.cuThreadExchangeStreamCaptureMode(&mode)
+    exchange_mode(&mode)
     return mode
 
 
 cdef int restore_capture(cy.CUstreamCaptureMode mode) except -1 nogil:
-    cy.cuThreadExchangeStreamCaptureMode(&mode)
+    exchange_mode(&mode)
     return 0

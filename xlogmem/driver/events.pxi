@@ -80,7 +80,7 @@ def trim_events(int device_id=0):
 
 
 cdef int event_record(cy.CUevent event, cy.CUstream stream, Failure* failure) except -1 nogil:
-    return _check(failure, "cuEventRecord", cy.cuEventRecord(event, stream))
+    return _check(failure, "cuEventRecord", record_event(event, stream))
 
 
 cdef int timed_event_create(cy.CUevent* event, Failure* failure) except -1 nogil:
@@ -114,7 +114,7 @@ cdef int event_synchronize(cy.CUevent event, Failure* failure) except -1 nogil:
 cdef int event_is_done(cy.CUevent event, bint* done, Failure* failure) except -1 nogil:
     """Query, without waiting, whether the event is complete."""
     cdef cy.CUstreamCaptureMode mode = relax_capture()
-    cdef cy.CUresult result = cy.cuEventQuery(event)
+    cdef cy.CUresult result = query_event(event)
     restore_capture(mode)
     done[0] = result == cy.CUDA_SUCCESS
     if result == cy.CUDA_ERROR_NOT_READY:

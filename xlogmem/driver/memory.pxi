@@ -26,11 +26,11 @@ cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil:
 
 cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
                                Failure* failure) except -1 nogil:
-    return _check(failure, "cuMemAllocFromPoolAsync", cy.cuMemAllocFromPoolAsync(ptr, nbytes, pool, stream))
+    return _check(failure, "cuMemAllocFromPoolAsync", allocate_from_pool(ptr, nbytes, pool, stream))
 
 
 cdef int pool_free_plainly(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil:
-    return _check(failure, "cuMemFreeAsync", cy.cuMemFreeAsync(ptr, stream))
+    return _check(failure, "cuMemFreeAsync", free_to_pool(ptr, stream))
 
 
 cdef int pool_allocate(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,

@@ -19,12 +19,27 @@ cdef extern from *:
 OLDEST_DRIVER = 12000                       # CUDA 12.0
 BUILD = XLOGMEM_BUILD_NAME.decode()         # release, debug, asan or tsan; see setup.py
 
-# Each use makes two queries.  They call the driver through its own pointers, without the layers of cuda.bindings.
+# The calls of hot paths go through the driver's own pointers, without the layers of cuda.bindings.
 ctypedef cy.CUresult (*CaptureQuery)(cy.CUstream stream, cy.CUstreamCaptureStatus* status) noexcept nogil
 ctypedef cy.CUresult (*ContextQuery)(cy.CUcontext* context) noexcept nogil
+ctypedef cy.CUresult (*IdQuery)(cy.CUstream stream, unsigned long long* number) noexcept nogil
+ctypedef cy.CUresult (*ModeExchange)(cy.CUstreamCaptureMode* mode) noexcept nogil
+ctypedef cy.CUresult (*EventRecord)(cy.CUevent event, cy.CUstream stream) noexcept nogil
+ctypedef cy.CUresult (*EventQuery)(cy.CUevent event) noexcept nogil
+ctypedef cy.CUresult (*StreamWait)(cy.CUstream stream, cy.CUevent event, unsigned int flags) noexcept nogil
+ctypedef cy.CUresult (*PoolAllocate)(cy.CUdeviceptr* ptr, size_t nbytes, cy.CUmemoryPool pool,
+                                     cy.CUstream stream) noexcept nogil
+ctypedef cy.CUresult (*PoolFree)(cy.CUdeviceptr ptr, cy.CUstream stream) noexcept nogil
 
 cdef CaptureQuery query_capture = NULL
 cdef ContextQuery query_context = NULL
+cdef IdQuery query_id = NULL
+cdef ModeExchange exchange_mode = NULL
+cdef EventRecord record_event = NULL
+cdef EventQuery query_event = NULL
+cdef StreamWait wait_for_event = NULL
+cdef PoolAllocate allocate_from_pool = NULL
+cdef PoolFree free_to_pool = NULL
 
 cdef flag closing                           # threads that wait at the end of the process look, too
 cdef bint initialized = False
@@ -123,14 +138,22 @@ cdef int start_driver() except -1:
             f"the installed driver supports CUDA {version // 1000}.{version % 1000 // 10}; xlogmem needs 12.0 or "
             "later. "
             + WITHOUT_GPU + BY_ITSELF)
-    find_queries()
+    find_hot_functions()
     return 0
 
 
-cdef int find_queries() except -1:
-    global query_capture, query_context
+cdef int find_hot_functions() except -1:
+    global query_capture, query_context, query_id, exchange_mode, record_event, query_event, wait_for_event
+    global allocate_from_pool, free_to_pool
     query_capture = <CaptureQuery>driver_function(b"cuStreamIsCapturing")
     query_context = <ContextQuery>driver_function(b"cuCtxGetCurrent")
+    query_id = <IdQuery>driver_function(b"cuStreamGetId")
+    exchange_mode = <ModeExchange>driver_function(b"cuThreadExchangeStreamCaptureMode")
+    record_event = <EventRecord>driver_function(b"cuEventRecord")
+    query_event = <EventQuery>driver_function(b"cuEventQuery")
+    wait_for_event = <StreamWait>driver_function(b"cuStreamWaitEvent")
+    allocate_from_pool = <PoolAllocate>driver_function(b"cuMemAllocFromPoolAsync")
+    free_to_pool = <PoolFree>driver_function(b"cuMemFreeAsync")
 
 
 cdef void* driver_function(bytes name) except NULL:

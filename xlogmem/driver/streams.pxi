@@ -16,7 +16,7 @@ cdef int stream_destroy(cy.CUstream stream, Failure* failure) except -1 nogil:
 cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) except -1 nogil:
     """Get the driver's id of the stream, which the driver never reuses.  Invalidates a capture on the stream."""
     cdef unsigned long long value = 0
-    cdef int status = _check(failure, "cuStreamGetId", cy.cuStreamGetId(stream, &value))
+    cdef int status = _check(failure, "cuStreamGetId", query_id(stream, &value))
     number[0] = value
     return status
 
@@ -79,4 +79,4 @@ cdef int stream_is_idle(cy.CUstream stream, bint* idle, Failure* failure) except
 
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil:
     """Have the stream wait, on the device, for the last record of the event."""
-    return _check(failure, "cuStreamWaitEvent", cy.cuStreamWaitEvent(stream, event, 0))
+    return _check(failure, "cuStreamWaitEvent", wait_for_event(stream, event, 0))
