@@ -7,6 +7,7 @@
 // meet such pages: each of their instructions would fault. Until the guard gives its functions, all calls go straight to
 // libc.
 #define _GNU_SOURCE
+#undef _FORTIFY_SOURCE  // a default of some systems, which puts functions of its own in place of those defined here
 #include "host/hooks.h"
 
 #include <dlfcn.h>

@@ -11,6 +11,7 @@ from checked_libraries import line_with
 from engine_traces import compiler
 from fabricated import folder_of
 from page_guard import NEEDED
+from places import ROOT
 
 import xlogmem.check.cudart
 from xlogmem import sim
@@ -220,6 +221,15 @@ def test_a_journal_is_made_in_a_private_folder_only(built, tmp_path, clean_envir
     before = set(folder.iterdir())
     subprocess.run(program, env=variables | {"XLOGMEM_CHECK": str(link)}, check=True)
     assert set(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize("level", [0, 2, 3])
+def test_the_preloaded_library_compiles_where_sources_are_fortified(tmp_path, level):
+    """Ubuntu's compiler puts checked functions in place of those of <string.h>, which the library defines."""
+    done = subprocess.run([compiler(), "-x", "c", "-std=gnu11", "-O2", f"-D_FORTIFY_SOURCE={level}", "-Wall", "-Wextra",
+                           "-Werror", f"-I{ROOT / 'cpp'}", "-c", str(ROOT / "cpp/preload/preload.c"), "-o",
+                           str(tmp_path / "preload.o")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_launch_is_where_the_kernel_is_called():
