@@ -113,13 +113,13 @@ def test_a_stream_waits_for_the_oldest_memory_alone(ahead):
 
 
 def test_a_mark_for_as_many_bytes_as_a_chunk(ahead, driver):
-    """A record of S and one of T for each 64 MiB that they pass on, beside those of S for which T waits each time."""
+    """A record of S and one of T for each chunk that they pass on, beside those of S for which T waits each time."""
     x = ahead()
     driver.set_policy("eager")
     for _ in range(640):
         freed_after_a_read(x, MIB)
-    assert (figures(x)["grown"], figures(x)["waited"]) == (2, 0)
-    assert 2 * 8 <= x.records() - 640 <= 2 * 10 + 1
+    assert (figures(x)["grown"], figures(x)["waited"]) == (1, 0)
+    assert 2 * 18 <= x.records() - 640 <= 2 * 20 + 1
 
 
 def test_streams_that_exchange_no_memory_have_no_marks(ahead):

@@ -42,21 +42,31 @@ cdef bint take_ordered_locked(PoolState* pool, size_t nbytes, StreamState* strea
 cdef bint take_without_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span) except -1 nogil:
     """Hold a span that the stream need not wait for, of a new chunk if need be.  False if there is none."""
     check(pool.order.lock.held(), "the lock is held")
-    cdef Span* oldest
     cdef size_t room
     if take_ordered_locked(pool, nbytes, stream, span):
         return True
     pool.crossed = True
     if is_mark_due_locked(pool):
         mark_frees_unlocks(pool)
-    oldest = find_oldest_fit_locked(pool, nbytes, stream)
-    if oldest != NULL and see_done_unlocks(pool, oldest) and take_ordered_locked(pool, nbytes, stream, span):
+    if take_done_unlocks(pool, nbytes, stream, span):
         return True
-    if room_ahead_locked(pool) >= nbytes and empty_caches_locked(pool.order, NULL):
-        if take_ordered_locked(pool, nbytes, stream, span):
+    if room_ahead_locked(pool) < nbytes:
+        return False
+    if pool.unmarked:                                   # marks cost less than a chunk
+        mark_frees_unlocks(pool)
+        if take_done_unlocks(pool, nbytes, stream, span):
             return True
-    room = room_ahead_locked(pool)
+    if empty_caches_locked(pool.order, NULL) and take_ordered_locked(pool, nbytes, stream, span):
+        return True
+    room = room_ahead_locked(pool)                      # the lock was dropped
     return room >= nbytes and expand_ahead_unlocks(pool, nbytes, room, stream, span)
+
+
+cdef bint take_done_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span) except -1 nogil:
+    """Hold a span if a query says that the uses of the oldest that fits are complete."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* oldest = find_oldest_fit_locked(pool, nbytes, stream)
+    return oldest != NULL and see_done_unlocks(pool, oldest) and take_ordered_locked(pool, nbytes, stream, span)
 
 
 cdef bint expand_ahead_unlocks(PoolState* pool, size_t nbytes, size_t room, StreamState* stream,
