@@ -78,6 +78,18 @@ def test_the_pool_expands_up_to_twice_its_peak(ahead):
     kept.clear()
 
 
+def test_the_pool_leaves_half_of_the_device_to_others(ahead):
+    x = ahead()
+    kept = [x.alloc(x.U, BIG) for _ in range(17 * LEAST // BIG)]
+    freed_after_a_read(x, BIG)
+    grown = figures(x)["grown"]
+    for _ in range(40):
+        freed_after_a_read(x, BIG)
+    assert figures(x)["grown"] == grown
+    assert figures(x)["waited"]
+    kept.clear()
+
+
 def test_an_upstream_that_refused_is_not_tried_again(ahead):
     upstream = Counted(4 * BIG)
     x = ahead(upstream, chunk_size=BIG)

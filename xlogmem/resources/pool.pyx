@@ -74,7 +74,8 @@ cdef enum:
     PRESSURE = 2                                # a pool is under pressure with more than maximum / PRESSURE in use
     WASTE = 2                                   # there a span may be larger than the request by request / WASTE
     AHEAD = 2                                   # times the peak: so far a pool expands rather than let a stream wait
-    LEAST_AHEAD = 32                            # or the part of the device: a 32nd
+    LEAST_AHEAD = 32                            # but at least a 32nd of the device
+    MOST_AHEAD = 2                              # and at most the half
     MARKS = 16                                  # marks while as many bytes are freed as a large pool has
     RING_AHEAD = 16                             # fences that each stream keeps, so that the oldest mark is there
     AHEAD_SHARE = 4                             # of a large pool: what it expands by at most for this
@@ -138,7 +139,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     Free memory keeps the positions that its next owner has to be ordered after, so a free delays no stream, and the
     memory of a stream that has gone quiet is not kept back.  An allocation prefers memory that its stream is ordered
     after; otherwise its stream waits, on the device, for former users.  Without a `maximum_pool_size`, a pool that
-    serves several streams first expands, to twice the bytes that were in use at most, or a 32nd of the device's memory.
+    serves several streams first expands, to twice the bytes that were in use at most (but a 32nd of the device's memory
+    at least, and half of it at most).
     With one, while several streams have more than half of it in use, an allocation waits rather than split ordered
     memory of more than one and a half times its size.
 
@@ -255,7 +257,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if self.stream_pool is not None:
             raise StreamMisuseError("the memory pool belongs to another runtime; give each runtime a pool of its own")
         if self.state.maximum == LARGEST_REQUEST:
-            self.state.least_ahead = total_memory(self.context.device_id) // LEAST_AHEAD
+            total = total_memory(self.context.device_id)
+            self.state.least_ahead, self.state.most_ahead = total // LEAST_AHEAD, total // MOST_AHEAD
         self.upstream.bind(stream_pool)
         self.stream_pool = stream_pool
         self.state.order = &stream_pool.ordering.state

@@ -3,7 +3,7 @@
 # The host runs ahead of the device.  If it took whatever was freed last, each stream would wait for the work that the
 # others had queued just before, and the program would run as if on one stream.  So the order is: memory that the stream
 # is ordered after; the oldest free memory, if a query says that its uses are complete; new memory, until the pool has
-# AHEAD times what was in use at most, or `least_ahead`; and only then a wait, for the oldest.
+# AHEAD times what was in use at most, between two parts of the device; and only then a wait, for the oldest.
 
 from libc.stdint cimport uint32_t
 
@@ -20,7 +20,8 @@ cdef inline bint expands_first_locked(PoolState* pool) noexcept nogil:
 cdef size_t room_ahead_locked(PoolState* pool) noexcept nogil:
     """Return the number of bytes by which the pool may expand rather than let a stream wait."""
     check(pool.order.lock.held(), "the lock is held")
-    cdef size_t most = larger(AHEAD * pool.peak, pool.least_ahead)
+    cdef size_t most = AHEAD * pool.peak
+    most = larger(most if most < pool.most_ahead else pool.most_ahead, pool.least_ahead)
     if pool.size >= most or pool.refused_ahead == 1 + chunks_moved_locked(pool):
         return 0
     return most - pool.size & ~(<size_t>ALIGNMENT - 1)
