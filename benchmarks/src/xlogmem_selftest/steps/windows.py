@@ -3,8 +3,9 @@ from __future__ import annotations
 
 import functools
 import gc
+import time
+import weakref
 from random import Random
-from typing import Any
 
 from xlogmem.blocks import Access
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
@@ -131,13 +132,26 @@ def finish_recorder(window: Window, how: str) -> None:
     elif how == "exception":
         window.recorder.__exit__(ValueError, ValueError(), None)
     elif how == "cycle":
-        cycle: list[Any] = [window.recorder]
-        cycle.append(cycle)
-        window.recorder = None
-        del cycle
-        gc.collect()
+        drop_in_cycle(window)
     else:
         window.recorder = None
+
+
+class Cycle:
+    """Refers to itself and to a recorder."""
+
+    def __init__(self, recorder: LaunchRecorder | None) -> None:
+        self.itself, self.recorder = self, recorder
+
+
+def drop_in_cycle(window: Window) -> None:
+    """Drop the recorder in a cycle, and return when it is gone: a collection does nothing while another thread makes
+    one, and after the end of this thread there may be none."""
+    gone = weakref.ref(Cycle(window.recorder))
+    window.recorder = None
+    while gone() is not None:
+        gc.collect()
+        time.sleep(0)
 
 
 def describe(claims: list[Claim]) -> str:
