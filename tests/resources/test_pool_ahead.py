@@ -3,10 +3,16 @@ from __future__ import annotations
 
 import pytest
 from cuda.bindings import driver as cuda
-from four_streams import READ, FourStreams, Operation
+from four_streams import READ, WRITE, FourStreams, Operation
 from pools import GRAIN, Counted, no_driver_call, simulated
 
-from xlogmem import DeviceBlock, PoolMemoryResource
+from xlogmem import (
+    AsyncMemoryResource,
+    DeviceBlock,
+    LimitingResourceAdaptor,
+    OutOfDeviceMemoryError,
+    PoolMemoryResource,
+)
 from xlogmem.sim.kernels import check
 
 pytestmark = simulated
@@ -102,6 +108,53 @@ def test_an_upstream_that_refused_is_not_tried_again(ahead):
     x.runtime.reap_pending()                            # drops the exceptions of `Counted`
 
 
+def test_a_budget_is_left_to_those_who_share_it(ahead):
+    x = ahead(LimitingResourceAdaptor(AsyncMemoryResource(), LEAST), chunk_size=BIG)
+    for _ in range(20):
+        freed_after_a_read(x, BIG)
+    assert (figures(x)["pool_size"], figures(x)["grown"]) == (BIG, 1)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_an_error_of_upstream_is_reported(ahead, error):
+    """... where the pool would have had memory for a wait; the next allocation takes that."""
+    upstream = Counted(LEAST)
+    x = ahead(upstream, chunk_size=BIG)
+    freed, _ = freed_after_a_read(x, BIG)
+    allocate, upstream.allocate = upstream.allocate, lambda *_: raise_(error)
+    with pytest.raises(error):
+        x.alloc(x.S, BIG)
+    upstream.allocate = lambda *_: raise_(OutOfDeviceMemoryError)
+    block = x.alloc(x.S, BIG)
+    assert block.ptr == freed.id.ptr
+    upstream.allocate = allocate
+    x.runtime.reap_pending()                            # drops the exceptions of `Counted`
+
+
+def raise_(error):
+    raise error("by the test")
+
+
+def test_what_was_taken_ahead_does_not_make_chunks_larger(ahead):
+    """A request that is larger than all before gets what the pool would have got without that."""
+    x = ahead()
+    for _ in range(40):
+        freed_after_a_read(x, 16 * MIB)
+    before = figures(x)["pool_size"]
+    assert before > 8 * BIG - 16 * MIB
+    block = x.alloc(x.S, 3 * BIG)
+    assert figures(x)["pool_size"] == before + 3 * BIG
+    block.free()
+
+
+def test_streams_that_need_little_share_a_chunk(ahead, driver):
+    x = ahead()
+    driver.set_policy("eager")
+    for stream in [x.S, x.T, x.U, x.V, *(x.runtime.acquire_stream() for _ in range(12))]:
+        x.alloc(stream, 4096).free()
+    assert figures(x)["grown"] == 1
+
+
 def test_one_stream_takes_what_it_freed(ahead, driver):
     x = ahead()
     x.alloc(x.S, BIG).free()
@@ -177,6 +230,21 @@ def test_neighbours_stay_apart_where_coalescing_makes_one_younger(ahead):
     assert not x.ordered(late, x.V)
     rest.free()
     x.runtime.reap_pending()                            # drops the exceptions of `Counted`
+
+
+def test_many_neighbours_are_coalesced_before_the_pool_expands(ahead):
+    """Freed in the order of their addresses, with a fence between each two."""
+    x = ahead(chunk_size=4 * BIG, stream_cache_size=0)
+    tiny = x.alloc(x.S, GRAIN)
+    blocks = [x.alloc(x.S, MIB) for _ in range(200)]
+    kept = x.alloc(x.T, GRAIN), x.alloc(x.T, GRAIN)
+    kept[0].free()                                      # from now on two streams have free memory
+    while blocks:
+        blocks.pop(0).free()
+        x.use(x.S, (tiny, WRITE))
+        x.use(x.T, (tiny, READ))
+    x.alloc(x.S, 190 * MIB)
+    assert figures(x)["grown"] == 1
 
 
 def test_neighbours_are_coalesced_for_a_stream_that_is_ordered_after_both(ahead):

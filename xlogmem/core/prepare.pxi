@@ -201,12 +201,7 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
         block = blocks[request.slot] if request.slot < slots else NULL
         if unlikely(block == NULL or not is_still_locked(core, block, request.generation) or block.state != LIVE
                     or block.windows != 0 or not is_plain(block, stream)):
-            if request.access == READ and block != NULL and opens_read_locked(core, window, request, block, i):
-                request += 1
-                use += 1
-                continue
-            close_opened_locked(core, window, i)
-            return False
+            return open_reads_locked(core, window, i)
         use.block = block
         use.access = request.access
         use.plain = True
@@ -218,38 +213,40 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     return True
 
 
-cdef void close_opened_locked(CoreState* core, Window* window, size_t opened) noexcept nogil:
-    """Close the windows on the first blocks of a launch, which is looked at again."""
+cdef bint open_reads_locked(CoreState* core, Window* window, size_t first) noexcept nogil:
+    """Go on at the first block that is not plain, if only reads follow that have nothing to wait for, although other
+    streams have used the blocks, or other launches read them at the moment.  Returns False, with no window opened, if
+    anything else follows."""
     check(core.order.lock.held(), "the lock is held")
-    cdef size_t i
-    for i in range(opened):
-        close_on(&window.uses[i])
-        count_known_locked(core.order, window.uses[i].block, window.stream, -1)
-
-
-cdef bint opens_read_locked(CoreState* core, Window* window, Request* request, Block* block,
-                            size_t place) noexcept nogil:
-    """Open the window of a read that has nothing to wait for, although other streams have used the block, or other
-    launches read it at the moment.  Returns False, with nothing done, if the read is not of this kind, or if the launch
-    may name the block twice.  `place` is that of the request."""
-    check(core.order.lock.held(), "the lock is held")
-    cdef Use* use = &window.uses[place]
-    cdef size_t i
-    if (not is_still_locked(core, block, request.generation) or block.state != LIVE or block.writers != 0
-            or not is_covered_locked(core.order, block, window.stream)):
-        return False
-    if block.windows != 0:
-        if place > SOME_BLOCKS:
+    cdef size_t i, k
+    cdef Request* request
+    cdef Block* block
+    cdef Use* use
+    for i in range(first, window.requests.size()):
+        request = &window.requests[i]
+        block = find_live_locked(core, request.slot, request.generation)
+        if (block == NULL or request.access != READ or not is_covered_locked(core.order, block, window.stream)
+                or (block.windows != 0 and (block.writers != 0 or is_named(window, block, i)))):
+            for k in range(i):
+                close_on(&window.uses[k])
+                count_known_locked(core.order, window.uses[k].block, window.stream, -1)
             return False
-        for i in range(place):
-            if window.uses[i].block == block:
-                return False
-    use.block = block
-    use.access = READ
-    use.plain = True
-    open_on(window, use)
-    count_known_locked(core.order, block, window.stream, 1)
+        use = &window.uses[i]
+        use.block = block
+        use.access = READ
+        use.plain = True
+        open_on(window, use)
+        count_known_locked(core.order, block, window.stream, 1)
     return True
+
+
+cdef bint is_named(Window* window, Block* block, size_t count) noexcept nogil:
+    """True if a block may be among the first `count` of a launch."""
+    cdef size_t i
+    for i in range(count if count <= SOME_BLOCKS else 0):
+        if window.uses[i].block == block:
+            return True
+    return count > SOME_BLOCKS
 
 
 cdef inline int open_uses_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:

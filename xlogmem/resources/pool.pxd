@@ -28,6 +28,13 @@ cdef enum Demand:
     ORDERED                         # nothing has to wait for it
 
 
+cdef enum Attempt:
+    # To find memory in one way of several.
+    NOT_FOUND
+    FOUND
+    FAILED
+
+
 cdef struct Position:
     # One entry of a frontier.
     uint64_t position

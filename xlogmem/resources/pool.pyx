@@ -48,6 +48,7 @@ from xlogmem.errors import StreamMisuseError
 from xlogmem.resources.async_ import AsyncMemoryResource
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem.resources.layers import described, layers_of
+from xlogmem.resources.limiting import LimitingResourceAdaptor
 from xlogmem._base.cpp cimport make_new, vector
 from xlogmem._base.failures cimport NO_FAILURE, Failure, raise_failure
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing, total_memory
@@ -77,7 +78,7 @@ cdef enum:
     LEAST_AHEAD = 32                            # but at least a 32nd of the device
     MOST_AHEAD = 2                              # and at most the half
     MARKS = 16                                  # marks while as many bytes are freed as a large pool has
-    RING_AHEAD = 16                             # fences that each stream keeps, so that the oldest mark is there
+    RING_AHEAD = 8                              # fences that each stream keeps, so that the oldest mark is there
     AHEAD_SHARE = 4                             # of a large pool: what it expands by at most for this
     SOME_PAIRS = 64                             # pairs that an allocation visits before it lets its stream wait
     FREES_PER_FENCE = 16                        # frees on an unowned stream; of a pool that may expand
@@ -129,6 +130,11 @@ cdef int refuse_beyond_device(DeviceMemoryResource upstream, object initial) exc
         raise ValueError(f"initial_pool_size is {bytes_in_words(initial)}, and device {upstream.context.device_id} has "
                          f"{bytes_in_words(total)}: give less, or leave it out, and the pool grows as it is used")
     return 0
+
+
+cdef bint is_limited(DeviceMemoryResource upstream):
+    """True if memory comes out of a budget, which others may have a share in."""
+    return any(isinstance(layer, LimitingResourceAdaptor) for layer in layers_of(upstream))
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the resource upstream and the streams
@@ -257,7 +263,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if self.stream_pool is not None:
             raise StreamMisuseError("the memory pool belongs to another runtime; give each runtime a pool of its own")
         if self.state.maximum == LARGEST_REQUEST:
-            total = total_memory(self.context.device_id)
+            total = 0 if is_limited(self.upstream) else total_memory(self.context.device_id)
             self.state.least_ahead, self.state.most_ahead = total // LEAST_AHEAD, total // MOST_AHEAD
         self.upstream.bind(stream_pool)
         self.stream_pool = stream_pool

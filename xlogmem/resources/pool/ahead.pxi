@@ -8,6 +8,7 @@
 from libc.stdint cimport uint32_t
 
 from xlogmem._base.cpp cimport check, larger
+from xlogmem._base.failures cimport Failure
 from xlogmem._order cimport StreamState, empty_caches_locked
 
 
@@ -27,59 +28,64 @@ cdef size_t room_ahead_locked(PoolState* pool) noexcept nogil:
     return most - pool.size & ~(<size_t>ALIGNMENT - 1)
 
 
-cdef bint take_ordered_locked(PoolState* pool, size_t nbytes, StreamState* stream, Span** span) noexcept nogil:
-    """Hold a span that the stream is ordered after.  False if there is none."""
+cdef bint take_ordered_locked(PoolState* pool, size_t nbytes, StreamState* stream, size_t pairs,
+                              Span** span) noexcept nogil:
+    """Hold a span that the stream is ordered after, coalesced of up to so many pairs if need be.  False if there is
+    none."""
     check(pool.order.lock.held(), "the lock is held")
     span[0] = find_ordered_fit_locked(pool, nbytes, stream)
     if span[0] == NULL and empty_caches_locked(pool.order, stream):
         span[0] = find_ordered_fit_locked(pool, nbytes, stream)
     if span[0] == NULL:
-        span[0] = coalesce_ordered_for_locked(pool, nbytes, stream)
+        span[0] = coalesce_ordered_for_locked(pool, nbytes, stream, pairs)
     if span[0] != NULL:
         take_locked(pool, span[0], nbytes)
     return span[0] != NULL
 
 
-cdef bint take_without_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span) except -1 nogil:
-    """Hold a span that the stream need not wait for, of a new chunk if need be.  False if there is none."""
+cdef int take_without_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span,
+                                   Failure* failure) except -1 nogil:
+    """Hold a span that the stream need not wait for, of a new chunk if need be; an `Attempt`."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t room
-    if take_ordered_locked(pool, nbytes, stream, span):
-        return True
+    if take_ordered_locked(pool, nbytes, stream, SOME_PAIRS, span):
+        return FOUND
     pool.crossed = True
     if is_mark_due_locked(pool):
         mark_frees_unlocks(pool)
     if take_done_unlocks(pool, nbytes, stream, span):
-        return True
+        return FOUND
     if room_ahead_locked(pool) < nbytes:
-        return False
+        return NOT_FOUND
     if pool.unmarked:                                   # marks cost less than a chunk
         mark_frees_unlocks(pool)
         if take_done_unlocks(pool, nbytes, stream, span):
-            return True
-    if empty_caches_locked(pool.order, NULL) and take_ordered_locked(pool, nbytes, stream, span):
-        return True
+            return FOUND
+    empty_caches_locked(pool.order, NULL)
+    if take_ordered_locked(pool, nbytes, stream, NO_LIMIT, span):
+        return FOUND
     room = room_ahead_locked(pool)                      # the lock was dropped
-    return room >= nbytes and expand_ahead_unlocks(pool, nbytes, room, stream, span)
+    return expand_ahead_unlocks(pool, nbytes, room, stream, span, failure) if room >= nbytes else NOT_FOUND
 
 
 cdef bint take_done_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span) except -1 nogil:
     """Hold a span if a query says that the uses of the oldest that fits are complete."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* oldest = find_oldest_fit_locked(pool, nbytes, stream)
-    return oldest != NULL and see_done_unlocks(pool, oldest) and take_ordered_locked(pool, nbytes, stream, span)
+    return (oldest != NULL and see_done_unlocks(pool, oldest)
+            and take_ordered_locked(pool, nbytes, stream, SOME_PAIRS, span))
 
 
-cdef bint expand_ahead_unlocks(PoolState* pool, size_t nbytes, size_t room, StreamState* stream,
-                               Span** span) except -1 nogil:
-    """Expand within `room` bytes.  If upstream refuses, the pool does not try again before it has got or returned a
-    chunk."""
+cdef int expand_ahead_unlocks(PoolState* pool, size_t nbytes, size_t room, StreamState* stream, Span** span,
+                              Failure* failure) except -1 nogil:
+    """Expand within `room` bytes; an `Attempt`.  If upstream has no more, the pool does not try again before it has got
+    or returned a chunk."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t share = larger(rounded(pool.size // AHEAD_SHARE), larger(LEAST_CHUNK, nbytes))
-    if try_expand_unlocks(pool, nbytes, share if share < room else room, stream, span):
-        return True
-    pool.refused_ahead = 1 + chunks_moved_locked(pool)
-    return False
+    cdef int attempt = try_expand_unlocks(pool, nbytes, share if share < room else room, stream, span, failure)
+    if attempt == NOT_FOUND:
+        pool.refused_ahead = 1 + chunks_moved_locked(pool)
+    return attempt
 
 
 cdef inline bint is_older(Span* span, Span* than, size_t nbytes) noexcept nogil:
@@ -130,14 +136,15 @@ cdef Span* find_oldest_fit_locked(PoolState* pool, size_t nbytes, StreamState* s
     return best
 
 
-cdef Span* coalesce_ordered_for_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
-    """Coalesce pairs that the stream is ordered after, of the newest SOME_PAIRS, until a span has `nbytes` bytes; NULL
-    if none has."""
+cdef Span* coalesce_ordered_for_locked(PoolState* pool, size_t nbytes, StreamState* stream,
+                                       size_t limit) noexcept nogil:
+    """Coalesce pairs that the stream is ordered after, of the newest `limit`, until a span has `nbytes` bytes; NULL if
+    none has."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* following = pool.pairs
     cdef Span* span
     cdef size_t i
-    for i in range(SOME_PAIRS):
+    for i in range(limit):
         if following == NULL:
             break
         span = following

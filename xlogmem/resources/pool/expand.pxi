@@ -42,9 +42,18 @@ cdef size_t next_chunk_size_locked(PoolState* pool, size_t nbytes) noexcept nogi
         else:
             wanted = room - remainder_to_leave_locked(pool, room % nbytes, nbytes)
     elif wanted == 0:
-        wanted = LEAST_CHUNK if pool.size < LEAST_CHUNK else MOST_CHUNK if pool.size > MOST_CHUNK else pool.size
+        wanted = size_to_double_locked(pool)
+        wanted = LEAST_CHUNK if wanted < LEAST_CHUNK else MOST_CHUNK if wanted > MOST_CHUNK else wanted
     wanted = rounded(wanted)
     return nbytes if nbytes > wanted else wanted if wanted < room else room
+
+
+cdef inline size_t size_to_double_locked(PoolState* pool) noexcept nogil:
+    """The size of the pool, less what it has only so that no stream waits."""
+    check(pool.order.lock.held(), "the lock is held")
+    if pool.least_ahead != 0 and pool.size > AHEAD * pool.peak:
+        return AHEAD * pool.peak
+    return pool.size
 
 
 cdef size_t remainder_to_leave_locked(PoolState* pool, size_t remainder, size_t nbytes) noexcept nogil:
@@ -152,15 +161,19 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, size_t most, StreamState
     return 0
 
 
-cdef int try_expand_unlocks(PoolState* pool, size_t nbytes, size_t most, StreamState* stream,
-                            Span** result) except -1 nogil:
-    """Call `expand_unlocks` where its failure does not matter.  True if it succeeded."""
+cdef int try_expand_unlocks(PoolState* pool, size_t nbytes, size_t most, StreamState* stream, Span** result,
+                            Failure* failure) except -1 nogil:
+    """Call `expand_unlocks` where it does not matter if there is no memory: the result is NOT_FOUND.  Any other
+    failure, such as an error of a resource in Python, is reported: FAILED."""
     check(pool.order.lock.held(), "the lock is held")
-    cdef Failure ignored
-    if expand_unlocks(pool, nbytes, most, stream, result, &ignored):
-        discard_failure_unlocks(pool, &ignored)
-        return 0
-    return 1
+    cdef Failure missed
+    if not expand_unlocks(pool, nbytes, most, stream, result, &missed):
+        return FOUND
+    if is_out_of_memory(&missed):
+        discard_failure_unlocks(pool, &missed)
+        return NOT_FOUND
+    failure[0] = missed
+    return FAILED
 
 
 cdef int preload(PoolState* pool, size_t nbytes, Failure* failure) except -1 nogil:

@@ -35,7 +35,7 @@ cdef int wait_for_span_unlocks(PoolState* pool, size_t nbytes, StreamState* stre
         return 0
     if wait_for_others_unlocks(pool, nbytes, stream, span):
         return 0
-    return 0 if try_expand_unlocks(pool, nbytes, pool.maximum, stream, span) else 1
+    return 0 if try_expand_unlocks(pool, nbytes, pool.maximum, stream, span, failure) == FOUND else 1
 
 
 cdef bint wait_for_others_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span) except -1 nogil:
@@ -79,9 +79,11 @@ cdef int find_or_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* str
                                 Failure* failure) except -1 nogil:
     """Do as `find_and_wait_unlocks`, where the host must not wait for the context."""
     check(pool.order.lock.held(), "the lock is held")
+    cdef int attempt
     if span[0] != NULL and needs_host_wait_locked(pool, span[0], stream):
-        if try_expand_unlocks(pool, nbytes, pool.maximum, stream, span):
-            return 0
+        attempt = try_expand_unlocks(pool, nbytes, pool.maximum, stream, span, failure)
+        if attempt != NOT_FOUND:
+            return attempt == FAILED
         span[0] = choose_span_locked(pool, nbytes, stream)      # the lock was dropped: it may be another one
     if span[0] == NULL:
         return expand_unlocks(pool, nbytes, pool.maximum, stream, span, failure)
@@ -98,6 +100,7 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
     cdef size_t nbytes = wanted.nbytes
     cdef Span* span
     cdef uint64_t moved
+    cdef int attempt
     cdef bint captured
     check(pool.order.lock.held(), "the lock is held")
     if nbytes > LARGEST_REQUEST or rounded(nbytes) > pool.maximum:
@@ -106,8 +109,12 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
     if is_mark_due_locked(pool):
         mark_frees_unlocks(pool)
     while True:
-        if expands_first_locked(pool) and take_without_wait_unlocks(pool, nbytes, stream, &span):
-            break
+        if expands_first_locked(pool):
+            attempt = take_without_wait_unlocks(pool, nbytes, stream, &span, failure)
+            if attempt == FAILED:
+                return 1
+            if attempt == FOUND:
+                break
         span = choose_span_locked(pool, nbytes, stream)
         if span != NULL and is_ordered_locked(pool, span, stream):
             take_locked(pool, span, nbytes)
