@@ -68,6 +68,18 @@ def test_readers_overlap_and_a_writer_waits_for_all_of_them(x):
     assert all(x.ordered(read, x.S) for read in reads)
 
 
+def test_a_read_beside_an_open_write_is_a_conflict(x):
+    """... although T is ordered after all that was filed."""
+    (block,) = written(x)
+    write = x.prepare(x.S, (block, WRITE))
+    with pytest.raises(StreamMisuseError, match="in another use"), use(x.T, read=block, on_conflict="raise"):
+        pass
+    work = x.work(x.S, (block, WRITE))
+    write.commit()
+    x.use(x.T, (block, READ))
+    assert x.ordered(work, x.T)
+
+
 @pytest.mark.parametrize("second", [READ, READ_WRITE])
 def test_a_block_that_is_named_twice_is_one_use(x, second):
     """... also while others read it."""
