@@ -235,6 +235,7 @@ cdef bint is_ordered_after_locked(OrderState* order, StreamState* stream, Stream
 cdef Fence* covering(StreamState* source, uint64_t position) noexcept nogil
 cdef Fence* fence_to_see(StreamState* source, uint64_t position) noexcept nogil
 cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position, Failure* failure) except -1 nogil
+cdef bint see_done_unlocks(OrderState* order, StreamState* source, uint64_t position) except -1 nogil
 cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
 cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                              Failure* failure) except -1 nogil

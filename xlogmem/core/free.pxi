@@ -23,16 +23,15 @@ from xlogmem._order cimport (
     OPAQUE,
     SEALED,
     advance,
-    fence_to_see,
     is_of_former,
     is_ordered_after_locked,
     is_other_threads_default,
     is_unowned,
     needs_context_sync_locked,
     order_all_unlocks,
-    poll_unlocks,
     refuse_capturing_sources_unlocks,
     refuse_if_capturing_unlocks,
+    see_done_unlocks,
 )
 from xlogmem.observe._history cimport BLOCK_FREED, BLOCK_RELEASED, FREE_FAILED
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, settle, start_call_on
@@ -131,15 +130,13 @@ cdef bint see_others_done_unlocks(OrderState* order, Block* block) except -1 nog
     on streams other than its home: then nothing has to wait.  A query costs less than a record and a wait."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source
-    cdef Failure ignored                                # the free meets what is wrong, too
     cdef size_t i
     for i in range(block.frontier.size()):
         source = order.streams[block.frontier[i].stream]
         if source == block.home or is_settled_locked(order, NULL, block, i):
             continue
-        if (fence_to_see(source, block.frontier[i].position) == NULL
-                or poll_unlocks(order, source, block.frontier[i].position, &ignored)
-                or i >= block.frontier.size() or not is_settled_locked(order, NULL, block, i)):
+        if (not see_done_unlocks(order, source, block.frontier[i].position) or i >= block.frontier.size()
+                or not is_settled_locked(order, NULL, block, i)):
             return False
     return True
 

@@ -38,8 +38,8 @@ cdef bint needs_fence_now(StreamState* stream) noexcept nogil:
 
 
 cdef int fence_now_unlocks(OrderState* order, StreamState* stream) except -1 nogil:
-    """Record a fence that covers all work filed on an unowned stream.  Returns 1 if no fence could be recorded: the
-    next call that names the stream tries again, and until then the host waits for the context."""
+    """Record a fence that covers all work filed on a stream.  Returns 1 if no fence could be recorded: on an unowned
+    stream the next call that names it tries again, and until then the host waits for the context."""
     check(order.lock.held(), "the lock is held")
     cdef Failure ignored
     cdef Fence* fence

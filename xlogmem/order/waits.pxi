@@ -163,6 +163,16 @@ cdef int poll_unlocks(OrderState* order, StreamState* source, uint64_t position,
     return failed and fail_from_locked(order, source, failure)
 
 
+cdef bint see_done_unlocks(OrderState* order, StreamState* source, uint64_t position) except -1 nogil:
+    """Query the fence behind a position, if there is one.  True if the host has seen the position complete.  A failure
+    counts as not complete: whatever waits for the position meets it again."""
+    check(order.lock.held(), "the lock is held")
+    cdef Failure ignored
+    return is_ordered_after_locked(order, NULL, source, position) or (
+        fence_to_see(source, position) != NULL and not poll_unlocks(order, source, position, &ignored)
+        and is_ordered_after_locked(order, NULL, source, position))
+
+
 cdef int refuse_capturing_sources_unlocks(OrderState* order, StreamState* stream, vector[Dependency]* dependencies,
                                           Failure* failure) except -1 nogil:
     """Fail if a source on which a fence would have to be recorded is capturing: the event would belong to the graph.

@@ -72,7 +72,7 @@ cdef bint take_done_unlocks(PoolState* pool, size_t nbytes, StreamState* stream,
     """Hold a span if a query says that the uses of the oldest that fits are complete."""
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* oldest = find_oldest_fit_locked(pool, nbytes, stream)
-    return (oldest != NULL and see_done_unlocks(pool, oldest)
+    return (oldest != NULL and see_span_done_unlocks(pool, oldest)
             and take_ordered_locked(pool, nbytes, stream, SOME_PAIRS, span))
 
 

@@ -8,18 +8,15 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._base.cpp cimport check, larger, vector
-from xlogmem._base.failures cimport Failure
 from xlogmem._order cimport (
     Dependency,
-    Fence,
     StreamState,
     covering,
-    fence_to_see,
+    fence_now_unlocks,
     is_ordered_after_locked,
     is_other_threads_default,
     is_unowned,
-    poll_unlocks,
-    record_fence_unlocks,
+    see_done_unlocks,
 )
 
 
@@ -50,8 +47,6 @@ cdef int mark_frees_unlocks(PoolState* pool) except -1 nogil:
     leaves the stream without a mark: a later wait meets the error again."""
     check(pool.order.lock.held(), "the lock is held")
     cdef StreamState* source
-    cdef Fence* fence
-    cdef Failure ignored
     cdef size_t i = 0
     pool.unmarked = 0
     pool.crossed = False
@@ -61,19 +56,18 @@ cdef int mark_frees_unlocks(PoolState* pool) except -1 nogil:
         if (source.alive and not is_unowned(source) and not is_other_threads_default(source)
                 and not is_ordered_after_locked(pool.order, NULL, source, pool.newest[i])
                 and covering(source, pool.newest[i]) == NULL):
-            record_fence_unlocks(pool.order, source, &fence, &ignored)
+            fence_now_unlocks(pool.order, source)
         i += 1
     pool.order.in_flight -= 1
     return 0
 
 
-cdef bint see_done_unlocks(PoolState* pool, Span* span) except -1 nogil:
+cdef bint see_span_done_unlocks(PoolState* pool, Span* span) except -1 nogil:
     """Query the fences behind a free span, until one is not complete.  True if the host has seen all of its former uses
     complete.  A query costs less than a wait, and delays nothing.  Other calls may take the span meanwhile."""
     check(pool.order.lock.held(), "the lock is held")
     cdef vector[Dependency] former
     cdef Dependency entry
-    cdef Failure ignored                                # a wait meets the error again
     cdef size_t i
     cdef bint done = True
     for i in range(span.count):
@@ -82,11 +76,7 @@ cdef bint see_done_unlocks(PoolState* pool, Span* span) except -1 nogil:
         former.push_back(entry)
     pool.order.in_flight += 1
     for i in range(former.size()):
-        if is_ordered_after_locked(pool.order, NULL, former[i].source, former[i].position):
-            continue
-        done = (fence_to_see(former[i].source, former[i].position) != NULL
-                and not poll_unlocks(pool.order, former[i].source, former[i].position, &ignored)
-                and is_ordered_after_locked(pool.order, NULL, former[i].source, former[i].position))
+        done = see_done_unlocks(pool.order, former[i].source, former[i].position)
         if not done:
             break
     pool.order.in_flight -= 1
