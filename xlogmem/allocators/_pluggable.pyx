@@ -6,7 +6,7 @@ up once.
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
 
-from xlogmem._base.abi cimport (
+from xlogmem.native cimport (
     XLOGMEM_FAILED,
     XLOGMEM_TABLE,
     XLOGMEM_TEXT,

@@ -1,14 +1,18 @@
 /* xlogmem's C table: the core for callers without the GIL, and its way to a resource that is not written in Python.
  *
- * This header is a promise to outsiders.  Structures grow at the end only, and then XLOGMEM_TABLE_VERSION stays; it
+ * This header is a promise to outsiders.  Structures grow at their end only, and then XLOGMEM_TABLE_VERSION stays; it
  * changes with any other change.  There is nothing to link to: the table comes in a capsule.
  *
- *     xlogmem_table *table = PyCapsule_Import(XLOGMEM_TABLE, 0);
- *     if (table->version != XLOGMEM_TABLE_VERSION || table->size < sizeof(xlogmem_table)) ...refuse
+ *     const xlogmem_table *table = PyCapsule_Import(XLOGMEM_TABLE, 0);
+ *     if (table->version != XLOGMEM_TABLE_VERSION || table->size < XLOGMEM_SIZE_WITH_USES) ...refuse
  *
- * Functions that are not said to need the GIL may be called with it or without it, from any thread, and take it only
- * to call a resource that is written in Python.  They throw nothing.  Where the host has no memory for xlogmem's own
- * tables, a line on stderr says so and the process is aborted.
+ * `size` is compared with what the caller needs: XLOGMEM_SIZE_WITH_USES for uses, XLOGMEM_SIZE_WITHOUT_USES for memory
+ * alone.  xlogmem.hpp has all of this for C++.
+ *
+ * Functions that are not said to need the GIL may be called with it or without it, from any thread.  They take it only
+ * to call a resource that is written in Python and, where a `prepare` waits on the host, to look for signals.  Where
+ * they may wait they release the GIL meanwhile, if the caller holds it.  They throw nothing.  Where the host has no
+ * memory for xlogmem's own tables, a line on stderr says so and the process is aborted.
  */
 #ifndef XLOGMEM_H
 #define XLOGMEM_H
@@ -28,7 +32,12 @@ extern "C" {
 enum xlogmem_kind {
     XLOGMEM_FAILED = 1,
     XLOGMEM_OUT_OF_MEMORY = 2,
-    XLOGMEM_NOT_FOUND = 3               /* from `record_use`: not memory of this runtime */
+    XLOGMEM_NOT_FOUND = 3,              /* no block of the runtime is alive around this address */
+    XLOGMEM_STALE = 4,                  /* the block was freed */
+    XLOGMEM_CAPTURING = 5,              /* the stream, or one that it has to wait for, captures a graph */
+    XLOGMEM_CONFLICT = 6,               /* a conflicting use is open, and to wait for it was not wanted or never ends */
+    XLOGMEM_LOST = 7,                   /* the device's context is broken */
+    XLOGMEM_INVALID = 8                 /* an argument is wrong; nothing was done */
 };
 
 typedef struct xlogmem_error {
@@ -37,6 +46,44 @@ typedef struct xlogmem_error {
 } xlogmem_error;
 
 typedef struct xlogmem_runtime xlogmem_runtime;
+typedef struct xlogmem_use xlogmem_use;
+
+enum xlogmem_access_kind {
+    XLOGMEM_READ = 1,
+    XLOGMEM_WRITE = 2,
+    XLOGMEM_READ_WRITE = 3
+};
+
+/* Memory, and what a launch does with it.  Arrays of this structure cross the interface, so it never grows.
+ * `generation` 0 means the block that is alive around `address` when the function is called; `address` 0 is then no
+ * memory, as an empty array has it, and is passed over.  Any other `generation` means the block that `find` or
+ * `identify` has filled in: `address` is not looked at, and the block is found stale once it was freed, even if another
+ * block has its address by then. */
+typedef struct xlogmem_access {
+    uint64_t address;
+    uint64_t generation;
+    uint32_t slot;
+    uint32_t access;                    /* xlogmem_access_kind */
+} xlogmem_access;
+
+enum xlogmem_use_flags {
+    XLOGMEM_REFUSE_CONFLICTS = 1,       /* `prepare` fails with XLOGMEM_CONFLICT where it would wait on the host */
+    XLOGMEM_HAND_BACK_WRITES = 2,       /* handback="writes" of `xlogmem.use` */
+    XLOGMEM_ANY_THREAD = 4,             /* another thread may finish the use */
+    XLOGMEM_KEEPS_STREAM = 8            /* as if `hold_stream` had been called for this stream, until `close` */
+};
+
+typedef struct xlogmem_counters {
+    uint64_t live_bytes;
+    uint64_t live_blocks;
+    uint64_t pending_bytes;             /* freed, and perhaps still in use on the device */
+    uint64_t allocations;
+    uint64_t frees;
+    uint64_t uses;                      /* filed, from whichever language */
+    uint64_t waits;                     /* that were queued on streams */
+    uint64_t records;                   /* of events */
+    uint64_t host_waits;
+} xlogmem_counters;
 
 /* The operations of a DeviceRuntime.  Streams are CUstream handles; 0 is the legacy default stream. */
 typedef struct xlogmem_table {
@@ -71,7 +118,58 @@ typedef struct xlogmem_table {
      * Returns 0, or 1 with the error filled in: the memory is not this runtime's, or the stream is capturing a graph or
      * another device's. */
     int (*record_use)(xlogmem_runtime *runtime, void *ptr, void *stream, xlogmem_error *error);
+
+    /* ---- from here on since XLOGMEM_SIZE_WITH_USES ---- */
+
+    /* The process's own runtime of a device (-1: the current one), as `xlogmem.get_runtime` returns it, in a hold as
+     * from `open`.  NULL with a Python exception set.  Needs the GIL. */
+    xlogmem_runtime *(*runtime_for)(int device);
+
+    /* Before a launch: all accesses are validated, the waits that make the launch right are queued on its stream, and
+     * from now on the blocks are not freed before `finish` or `cancel`.  Where a conflicting use is open on another
+     * stream (one of the two writes) the host waits until it is closed.  A stream that is named here first is ordinary:
+     * its work on memory of other streams is recorded.  Returns 0, or 1 with the error filled in: then nothing is open,
+     * and nothing may be launched.  `*use` is NULL where the accesses name no memory. */
+    int (*prepare)(xlogmem_runtime *runtime, void *stream, const xlogmem_access *accesses, size_t count,
+                   uint32_t flags, xlogmem_use **use, xlogmem_error *error);
+    /* After the launch: files it and closes the use, always.  Returns 1 with the error filled in if a stream of another
+     * library could not be ordered after the launch, or if the use was open in a thread that has ended and others have
+     * gone on since.  NULL is accepted. */
+    int (*finish)(xlogmem_runtime *runtime, xlogmem_use *use, xlogmem_error *error);
+    /* Instead of `finish`, where nothing was enqueued.  NULL is accepted. */
+    void (*cancel)(xlogmem_runtime *runtime, xlogmem_use *use);
+    /* Order a stream after the uses of memory, without a use: after its writers (XLOGMEM_READ) or all its users. */
+    int (*wait)(xlogmem_runtime *runtime, void *stream, const xlogmem_access *access, xlogmem_error *error);
+
+    /* The block around an address: fills in all of `access` but its kind.  `base` and `nbytes` may be NULL. */
+    int (*find)(xlogmem_runtime *runtime, const void *ptr, xlogmem_access *access, uint64_t *base, size_t *nbytes,
+                xlogmem_error *error);
+    /* The same for whatever `DeviceRuntime.find_block` takes (a PyObject*, borrowed): blocks, buffers, arrays of any
+     * library.  Returns 1 with a Python exception set.  Needs the GIL. */
+    int (*identify)(xlogmem_runtime *runtime, void *object, xlogmem_access *access);
+    /* Find out if the uses of a block are complete, without a wait; return when they are. */
+    int (*ready)(xlogmem_runtime *runtime, const xlogmem_access *access, int *ready, xlogmem_error *error);
+    int (*synchronize)(xlogmem_runtime *runtime, const xlogmem_access *access, xlogmem_error *error);
+
+    /* A promise of the caller: the stream is not destroyed before `release_stream`, or before `close`.  Calls with
+     * other handles query the driver for the stream's identity, and record an event for each use, because the stream
+     * may be gone afterwards.  Holds are counted. */
+    int (*hold_stream)(xlogmem_runtime *runtime, void *stream, xlogmem_error *error);
+    /* Returns 1 with XLOGMEM_NOT_FOUND if this runtime does not hold the stream. */
+    int (*release_stream)(xlogmem_runtime *runtime, void *stream, xlogmem_error *error);
+
+    /* `allocate` for several blocks on one stream, all or none; 0 bytes give NULL. */
+    int (*allocate_many)(xlogmem_runtime *runtime, size_t count, const size_t *nbytes, void *stream, void **ptrs,
+                         xlogmem_error *error);
+    /* `deallocate` for several; NULLs are passed over. */
+    void (*deallocate_many)(xlogmem_runtime *runtime, size_t count, void *const *ptrs, void *stream);
+
+    /* Fills in the first `size` bytes, so that the structure may grow.  Makes no driver call. */
+    void (*counters)(xlogmem_runtime *runtime, xlogmem_counters *counters, size_t size);
 } xlogmem_table;
+
+#define XLOGMEM_SIZE_WITHOUT_USES offsetof(xlogmem_table, runtime_for)
+#define XLOGMEM_SIZE_WITH_USES (offsetof(xlogmem_table, counters) + sizeof(void *))
 
 enum xlogmem_flags {
     /* The functions work in the context that the table's caller has current, as RMM's resources do: a caller of RMM has

@@ -12,7 +12,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 
-from xlogmem._base.abi cimport (
+from xlogmem.native cimport (
     XLOGMEM_CUDA_POOL,
     XLOGMEM_FINDS_DEVICE,
     XLOGMEM_OUT_OF_MEMORY,

@@ -15,7 +15,7 @@ from libcpp.optional cimport optional
 from rmm.librmm.memory_resource cimport device_async_resource_ref
 from rmm.pylibrmm.memory_resource._memory_resource cimport DeviceMemoryResource
 
-from xlogmem._base.abi cimport XLOGMEM_TABLE, XLOGMEM_TABLE_VERSION, XLOGMEM_UPSTREAM, xlogmem_table, xlogmem_upstream
+from xlogmem.native cimport XLOGMEM_TABLE, XLOGMEM_TABLE_VERSION, XLOGMEM_UPSTREAM, xlogmem_table, xlogmem_upstream
 
 from rmm.mr import (
     CudaAsyncMemoryResource,

@@ -10,7 +10,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport strlen
 
-from xlogmem._base.abi cimport (
+from xlogmem.native cimport (
     XLOGMEM_FAILED,
     XLOGMEM_NOT_FOUND,
     XLOGMEM_OUT_OF_MEMORY,

@@ -8,7 +8,7 @@ from libcpp.algorithm cimport sort
 from libcpp.vector cimport vector
 
 from xlogmem import _table
-from xlogmem._base.abi cimport (
+from xlogmem.native cimport (
     XLOGMEM_TABLE,
     XLOGMEM_UPSTREAM,
     xlogmem_error,

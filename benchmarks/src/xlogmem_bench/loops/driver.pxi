@@ -6,7 +6,7 @@ from libc.string cimport memset
 from libcpp.vector cimport vector
 
 from xlogmem.errors import DriverError
-from xlogmem._base.abi cimport xlogmem_error
+from xlogmem.native cimport xlogmem_error
 
 
 cdef extern from "loops/driver.hpp" namespace "xlogmem_bench" nogil:

@@ -4,7 +4,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t, uintptr_t
 from libcpp.vector cimport vector
 
-from xlogmem._base.abi cimport xlogmem_error, xlogmem_upstream
+from xlogmem.native cimport xlogmem_error, xlogmem_upstream
 
 
 cdef extern from "loops/programs.hpp" namespace "xlogmem_bench" nogil:

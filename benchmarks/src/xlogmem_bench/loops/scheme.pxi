@@ -4,7 +4,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
-from xlogmem._base.abi cimport xlogmem_error
+from xlogmem.native cimport xlogmem_error
 
 
 cdef extern from "loops/per_use_events.hpp" namespace "xlogmem_bench" nogil:
