@@ -339,6 +339,7 @@ cdef int drain(CoreState* core) except -1 nogil
 # With the GIL, and without waiting for anything.  They return an `AtOnce`; see core/at_once.pxi.
 cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) except -1
 cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil
 cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1
 

@@ -57,6 +57,8 @@ cdef cppclass StreamState:
     uint64_t unrecorded_until   # taken when its discipline changed last: see `change_discipline_unlocks`
     uint64_t begins_after       # positions up to this are those of streams that had the index before
     bint is_named               # the program named its discipline; else it is the default
+    uint32_t holds              # callers of the C table that have promised to keep it
+    bint lives_by_holds         # no object is held: by these promises alone it is not unowned
     vector[uint64_t] clock      # by stream index: the newest position this stream is ordered after
     vector[Fence*] ring         # fences, oldest first
     Fence* last                 # of a dead stream: its newest fence; NULL once the host has seen it complete
@@ -247,6 +249,10 @@ cdef bint needs_fence_now(StreamState* stream) noexcept nogil
 cdef int fence_now_unlocks(OrderState* order, StreamState* stream) except -1 nogil
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil
+cdef void hold_stream_locked(StreamState* stream) noexcept nogil
+cdef void release_stream_locked(OrderState* order, StreamState* stream) noexcept nogil
+cdef void own_locked(StreamState* stream) noexcept nogil
+cdef void leave_owner_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef bint forbid_context_sync(bint forbidden) noexcept nogil
 cdef void disown_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef int unlist_order(OrderState* order) except -1 nogil

@@ -7,8 +7,9 @@ Threads of C++ programs may hold locks of their own, so nothing here takes the G
 needs it (dropping a runtime, writing to the log) is deferred: the interpreter's main thread runs it as a pending call,
 or the next `open` does.
 
-Streams come as bare handles.  They become opaque, unless the program named another discipline, because the caller
-enqueues work that is not recorded.  `_foreign` finds the registration that a handle means.
+Streams come as bare handles.  An allocation or a free makes them opaque, unless the program named another discipline,
+because the caller enqueues work that is not recorded; a use leaves them as they are.  `_foreign` finds the registration
+that a handle means.
 """
 
 __all__ = ["name_memory", "table"]
@@ -20,4 +21,5 @@ cdef enum:
 
 include "table/streams.pxi"    # runtimes held through the table, and their streams
 include "table/deferred.pxi"   # work deferred until a thread has the GIL
+include "table/uses.pxi"       # uses, and streams that live
 include "table/functions.pxi"  # the functions of the table

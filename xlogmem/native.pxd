@@ -67,7 +67,7 @@ cdef extern from "xlogmem.h":
         void (*deallocate)(xlogmem_runtime* runtime, void* ptr, void* stream) noexcept nogil
         void (*deallocate_sync)(xlogmem_runtime* runtime, void* ptr) noexcept nogil
         int (*record_use)(xlogmem_runtime* runtime, void* ptr, void* stream, xlogmem_error* error) noexcept nogil
-        xlogmem_runtime* (*runtime_for)(int device) noexcept
+        xlogmem_runtime* (*runtime_for)(int device) except NULL
         int (*prepare)(xlogmem_runtime* runtime, void* stream, const xlogmem_access* accesses, size_t count,
                        uint32_t flags, xlogmem_use** use, xlogmem_error* error) noexcept nogil
         int (*finish)(xlogmem_runtime* runtime, xlogmem_use* use, xlogmem_error* error) noexcept nogil
@@ -76,7 +76,7 @@ cdef extern from "xlogmem.h":
                     xlogmem_error* error) noexcept nogil
         int (*find)(xlogmem_runtime* runtime, const void* ptr, xlogmem_access* access, uint64_t* base, size_t* nbytes,
                     xlogmem_error* error) noexcept nogil
-        int (*identify)(xlogmem_runtime* runtime, void* object, xlogmem_access* access) noexcept
+        int (*identify)(xlogmem_runtime* runtime, void* object, xlogmem_access* access) except 1
         int (*ready)(xlogmem_runtime* runtime, const xlogmem_access* access, int* ready,
                      xlogmem_error* error) noexcept nogil
         int (*synchronize)(xlogmem_runtime* runtime, const xlogmem_access* access, xlogmem_error* error) noexcept nogil

@@ -14,7 +14,7 @@
 
 from cuda.bindings cimport cydriver as cy
 
-from xlogmem._base.cpp cimport unlikely
+from xlogmem._base.cpp cimport check, unlikely
 from xlogmem._base.failures cimport fail_gone
 from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context, process_was_forked, stream_is_capturing
 from xlogmem.resources.base cimport FrontierTable
@@ -68,16 +68,22 @@ cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) exce
     note_thread(window)
     if not order.lock.try_lock():
         return NOT_AT_ONCE
-    if open_uses_locked(core, window, failure):
-        done = UNFINISHED if window.is_waiting else REFUSED
-    else:
-        window.is_open = True
-        window.stream.windows += 1
-        if not window.dependencies.empty():
-            order.in_flight += 1                        # none of these streams is deleted meanwhile
-            done = UNFINISHED
+    done = open_known_locked(core, window, failure)
     order.lock.unlock()
     return done
+
+
+cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
+    """Open a window whose stream is not capturing.  UNFINISHED: `prepare_rest` follows."""
+    check(core.order.lock.held(), "the lock is held")
+    if open_uses_locked(core, window, failure):
+        return UNFINISHED if window.is_waiting else REFUSED
+    window.is_open = True
+    window.stream.windows += 1
+    if window.dependencies.empty():
+        return DONE
+    core.order.in_flight += 1                           # none of these streams is deleted meanwhile
+    return UNFINISHED
 
 
 cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:

@@ -121,8 +121,8 @@ typedef struct xlogmem_table {
 
     /* ---- from here on since XLOGMEM_SIZE_WITH_USES ---- */
 
-    /* The process's own runtime of a device (-1: the current one), as `xlogmem.get_runtime` returns it, in a hold as
-     * from `open`.  NULL with a Python exception set.  Needs the GIL. */
+    /* A hold, as from `open`, on the process's own runtime of a device: `xlogmem.get_runtime(device)`.  NULL with a
+     * Python exception set.  Needs the GIL. */
     xlogmem_runtime *(*runtime_for)(int device);
 
     /* Before a launch: all accesses are validated, the waits that make the launch right are queued on its stream, and

@@ -24,13 +24,6 @@ cdef StreamState* own_stream_locked(OrderState* order, cy.CUstream handle) noexc
     return NULL
 
 
-cdef void disown_locked(OrderState* order, StreamState* stream) noexcept nogil:
-    """Mark the stream as unowned: it may be destroyed at any time from now on."""
-    check(order.lock.held(), "the lock is held")
-    stream.unowned.store(True)
-    close_cache_locked(order, stream)                   # its handle may mean another stream
-
-
 cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, Discipline discipline) noexcept nogil:
     """Make a new registration, at the index of a dead stream that is not needed any more, if there is one."""
     check(order.lock.held(), "the lock is held")

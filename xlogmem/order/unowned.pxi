@@ -14,11 +14,51 @@
 #     an export             `fence_export` (core/export.pxi)
 #     another discipline    `change_discipline_unlocks` (order/registrations.pxi)
 #
+# Where callers of the C table have promised to keep a stream (`hold_stream_locked`), it is not unowned meanwhile.
+#
 # Three questions: `needs_fence_now`, in a call that names the stream; `is_unowned`, before the handle is touched later;
 # `has_no_owner`, also of a stream that is gone.  A change of that rule begins here.  docs/ordering.md has it by name:
 # unowned-source, unowned-home.
 
 from xlogmem._base.cpp cimport check
+
+
+cdef void disown_locked(OrderState* order, StreamState* stream) noexcept nogil:
+    """Mark the stream as unowned: it may have been destroyed, whatever callers have promised."""
+    check(order.lock.held(), "the lock is held")
+    stream.unowned.store(True)
+    stream.lives_by_holds = False
+    stream.holds = 0
+    close_cache_locked(order, stream)                   # its handle may mean another stream
+
+
+cdef void own_locked(StreamState* stream) noexcept nogil:
+    """Mark the stream as owned: an object that keeps it alive is held."""
+    stream.unowned.store(False)
+    stream.lives_by_holds = False
+
+
+cdef void leave_owner_locked(OrderState* order, StreamState* stream) noexcept nogil:
+    """Undo `own_locked`: the object is not held any more."""
+    if stream.holds == 0:
+        disown_locked(order, stream)
+    stream.lives_by_holds = stream.holds != 0
+
+
+cdef void hold_stream_locked(StreamState* stream) noexcept nogil:
+    """Count a promise that the stream is kept.  A thread ends its default stream, whatever was promised."""
+    stream.holds += 1
+    if stream.unowned and stream.thread == 0:
+        stream.unowned.store(False)
+        stream.lives_by_holds = True
+
+
+cdef void release_stream_locked(OrderState* order, StreamState* stream) noexcept nogil:
+    """Undo `hold_stream_locked`."""
+    check(order.lock.held() and stream.holds > 0, "the lock is held, and so is the stream")
+    stream.holds -= 1
+    if stream.holds == 0 and stream.lives_by_holds:
+        disown_locked(order, stream)
 
 
 cdef bint has_no_owner(StreamState* stream) noexcept nogil:

@@ -1,4 +1,5 @@
-# Work deferred until a thread has the GIL: dropping a runtime whose hold was closed, writing lines to the log.
+# Work deferred until a thread has the GIL: dropping a runtime whose hold was closed, dropping owners of adopted memory,
+# writing lines to the log.
 #
 # The interpreter's main thread runs this work as a pending call, when it comes to one.  The next `open` runs it too.
 
@@ -8,10 +9,11 @@ from libc.stdio cimport snprintf
 
 from xlogmem._base.log import logger
 from xlogmem._base.texts import printable
-from xlogmem._base.cpp cimport atomic, make_new, vector
+from xlogmem._base.cpp cimport atomic, make_new, push, vector
 from xlogmem._base.labels cimport release
 from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
+from xlogmem.blocks cimport Core
 
 
 ctypedef int (*DeferredCall)(void*) noexcept        # has the GIL
@@ -28,7 +30,8 @@ cdef struct LogLine:
 cdef cppclass DeferredCalls:
     atomic[uint32_t] scheduled          # the interpreter was requested to run them
     atomic[RuntimeHold*] closed         # holds to release
-    mutex lock                          # a leaf; of the log lines
+    mutex lock                          # a leaf; of what follows
+    vector[RuntimeHold*] with_owners    # whose runtimes have owners of adopted memory to drop
     vector[LogLine] log_lines
     uint64_t left_out                   # lines that were not kept
 
@@ -42,24 +45,29 @@ cdef void schedule_deferred() noexcept nogil:
 
 
 cdef int run_deferred(void* _) noexcept:
-    """Release the holds that were closed, and write the log.  Called with the GIL."""
+    """Release the holds that were closed, drop owners, and write the log.  Called with the GIL."""
     cdef RuntimeHold* hold
     cdef RuntimeHold* following
+    cdef vector[RuntimeHold*] with_owners
     cdef vector[LogLine] log_lines
     cdef uint64_t left_out
     cdef size_t i
     deferred.scheduled.store(0)
+    hold = deferred.closed.exchange(NULL)       # first: a hold that is among these has come to the other list before
     deferred.lock.lock()                        # a leaf, never held for long
     log_lines = deferred.log_lines
     deferred.log_lines.clear()
     left_out = deferred.left_out
     deferred.left_out = 0
+    with_owners = deferred.with_owners
+    deferred.with_owners.clear()
     deferred.lock.unlock()
-    hold = deferred.closed.exchange(NULL)
+    for i in range(with_owners.size()):
+        (<Core>with_owners[i].owner).drop_owners()
     while hold != NULL:
         following = hold.next
         with nogil:
-            release_legacy(hold)
+            leave_streams(hold)
         Py_DECREF(<object>hold.owner)
         release(hold.tag)
         del hold
@@ -69,6 +77,24 @@ cdef int run_deferred(void* _) noexcept:
     if left_out:
         logger().error("and %d more", left_out)
     return 0
+
+
+cdef void release_later(RuntimeHold* hold) noexcept nogil:
+    push(deferred.closed, hold)
+    schedule_deferred()
+
+
+cdef void drop_owners_later(RuntimeHold* hold) noexcept nogil:
+    """Drop the owners of adopted memory that a call through this hold has freed."""
+    cdef size_t i
+    cdef bint listed = False
+    deferred.lock.lock()
+    for i in range(deferred.with_owners.size()):
+        listed = listed or deferred.with_owners[i] == hold
+    if not listed:
+        deferred.with_owners.push_back(hold)
+    deferred.lock.unlock()
+    schedule_deferred()
 
 
 cdef void log_later(const char* text) noexcept nogil:

@@ -21,7 +21,7 @@ from xlogmem.native cimport (
     xlogmem_runtime,
     xlogmem_table,
 )
-from xlogmem._base.cpp cimport check, make_new, push, unlikely
+from xlogmem._base.cpp cimport check, make_new, unlikely
 from xlogmem._base.failures cimport (
     DRIVER_FAILED,
     OUT_OF_BUDGET,
@@ -74,7 +74,7 @@ from xlogmem._core cimport (
     refuse_lost,
     requeue_free_locked,
 )
-from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
+from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing, process_was_forked
 from xlogmem._order cimport (
     OPAQUE,
     StreamState,
@@ -136,10 +136,15 @@ def name_memory(size_t runtime, str tag):
 
 cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
     cdef RuntimeHold* hold = <RuntimeHold*>runtime
-    if process_is_closing():                            # the runtime ends with the process
+    cdef bint last
+    if process_is_closing() or process_was_forked():    # the runtime ends with the process, or was left to the parent
         return
-    push(deferred.closed, hold)
-    schedule_deferred()
+    hold.core.order.lock.lock()
+    hold.is_closed = True
+    last = hold.open_uses == 0                          # else the last use releases the hold
+    hold.core.order.lock.unlock()
+    if last:
+        release_later(hold)
 
 
 cdef int take_stack(CoreState* core, Label** stack) except -1 nogil:
@@ -184,7 +189,7 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1                                        # in a forked child too, before the lock
     drain(core)
-    failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)
+    failed = lookup_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &capturing, &state, failure)
     if not failed and capturing:
         state.busy -= 1
         failed = fail_stream(failure, STREAM_IS_CAPTURING, state.number)
@@ -279,7 +284,7 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
         return 1
     drain(core)
     take_stack(core, &stack)
-    failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)
+    failed = lookup_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &capturing, &state, failure)
     if not failed:
         check_capture = CHECK_CAPTURE if capturing else CAPTURE_WAS_CHECKED
         failed = free_at_unlocks(core, ptr, state, check_capture, stack, block, failure)
@@ -383,7 +388,7 @@ cdef int record_use_at(RuntimeHold* hold, uint64_t ptr, void* stream, bint* foun
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
-    failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)
+    failed = lookup_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &capturing, &state, failure)
     found[0] = find_by_address_locked(core, ptr, &known)
     if not failed and found[0]:
         block = core.blocks[known.slot]
@@ -408,5 +413,17 @@ functions.allocate_sync = table_allocate_sync
 functions.deallocate = table_deallocate
 functions.deallocate_sync = table_deallocate_sync
 functions.record_use = table_record_use
+functions.runtime_for = table_runtime_for
+functions.prepare = table_prepare
+functions.finish = table_finish
+functions.cancel = table_cancel
+functions.wait = table_wait
+functions.find = table_find
+functions.identify = table_identify
+functions.ready = table_ready
+functions.synchronize = table_synchronize
+functions.hold_stream = table_hold_stream
+functions.release_stream = table_release_stream
+functions.counters = table_counters
 
 table = PyCapsule_New(&functions, XLOGMEM_TABLE, NULL)

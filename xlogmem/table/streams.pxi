@@ -4,6 +4,9 @@
 # that it cannot be unregistered.  Other handles are cached with the number of the registration that they meant.  A
 # cached handle is trusted where no other stream can have the same handle: own streams, default streams, streams whose
 # owner is held.  For all other handles the driver is queried each time; see `_foreign`.
+#
+# Uses find a stream that is known to live by its handle alone, in the acquisition of the lock in which they find their
+# blocks.  A caller that promises to keep a stream (`hold_stream`) makes it one of these.
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
@@ -11,15 +14,25 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem._base.cpp cimport atomic, check, vector
 from xlogmem._base.failures cimport STREAM_IS_CAPTURING, Failure, fail_stream
 from xlogmem._base.labels cimport Label
-from xlogmem._core cimport CoreState, StreamCache
+from xlogmem._core cimport CoreState, StreamCache, Window, return_window
 from xlogmem._driver cimport LEGACY, PER_THREAD, process_was_forked, stream_is_capturing
 from xlogmem._foreign.objects cimport Identified, identify_unlocks
-from xlogmem._order cimport OPAQUE, OrderState, StreamState, own_stream_locked, this_thread
+from xlogmem._order cimport (
+    OPAQUE,
+    Discipline,
+    OrderState,
+    StreamState,
+    hold_stream_locked,
+    own_stream_locked,
+    release_stream_locked,
+    this_thread,
+)
 
 
 cdef enum:
     NAMED = 256                 # places of handles whose caches are found without a lock
     WAYS = 4                    # places that a handle may have
+    KNOWN = 64                  # places of handles of streams that are known to live, a power of two
 
 
 cdef struct CachedStream:
@@ -28,6 +41,20 @@ cdef struct CachedStream:
     uint64_t thread             # of a per-thread default stream
     uint64_t number             # of the registration
     uint32_t index
+
+
+cdef struct KnownStream:
+    # The meaning of a handle whose stream was known to live.
+    cy.CUstream handle
+    uint64_t number             # of the registration
+    uint32_t index
+
+
+cdef struct KeptStream:
+    # A stream that the caller has promised to keep.
+    KnownStream stream
+    uint64_t thread             # of a per-thread default stream
+    uint32_t holds
 
 
 cdef cppclass NamedCache:
@@ -45,6 +72,11 @@ cdef cppclass RuntimeHold:
     vector[CachedStream] cached         # under the core's lock
     NamedCache named[NAMED]             # by a hash of the handle
     atomic[StreamState*] legacy         # the legacy default stream once it was named: busy until the hold is closed
+    KnownStream known[KNOWN]            # by a hash of the handle; under the core's lock, as all below
+    vector[KeptStream] kept
+    vector[Window*] windows     # for the next uses
+    size_t open_uses
+    bint is_closed
     RuntimeHold* next           # in the list of those that were closed
 
 
@@ -98,20 +130,29 @@ cdef inline StreamCache* cache_of_handle(RuntimeHold* hold, StreamState* state, 
     return NULL
 
 
-cdef void release_legacy(RuntimeHold* hold) noexcept nogil:
+cdef void leave_streams(RuntimeHold* hold) noexcept nogil:
+    """End what a hold that was closed has kept in its runtime."""
     cdef StreamState* legacy = hold.legacy.load()
-    if legacy != NULL and not process_was_forked():
-        hold.core.order.lock.lock()
+    cdef size_t i
+    if process_was_forked():
+        return
+    hold.core.order.lock.lock()
+    if legacy != NULL:
         legacy.busy -= 1
-        hold.core.order.lock.unlock()
+    for i in range(hold.kept.size()):
+        leave_kept_locked(hold, &hold.kept[i])
+    for i in range(hold.windows.size()):
+        return_window(hold.core, hold.windows[i])
+    hold.core.order.lock.unlock()
 
 
-cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, bint* capturing, StreamState** result,
-                             Failure* failure) except -1 nogil:
+cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline unknown, bint* capturing,
+                             StreamState** result, Failure* failure) except -1 nogil:
     """Find the registration of a stream, and if a graph is being captured on it.
 
-    The context is current.  Returns with the lock held, on failure too.  The registration is busy, and cannot be
-    removed, until the caller decrements its count.
+    The context is current.  `unknown` is the discipline of a stream that is named here first: opaque for a caller that
+    records no work, which makes a known stream opaque too, unless the program named its discipline.  Returns with the
+    lock held, on failure too.  The registration is busy, and cannot be removed, until the caller decrements its count.
     """
     cdef cy.CUstream handle = given if given != NULL else <cy.CUstream><size_t>LEGACY
     cdef StreamState* known
@@ -123,21 +164,117 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, bint* capturi
     if failed:
         return 1
     known = cached_stream_locked(hold, handle)
-    if known != NULL and known.cache.load() != NULL:
+    if known != NULL and known.cache.load() != NULL and is_settled(known):
         name_cache_locked(hold, <size_t>handle, <StreamCache*>known.cache.load())
-    if known != NULL and (capturing[0] or <size_t>handle <= PER_THREAD or not known.unowned):
+    if known != NULL and (capturing[0] or (
+            (<size_t>handle <= PER_THREAD or not known.unowned) and (unknown != OPAQUE or is_settled(known)))):
         known.busy += 1
+        if <size_t>handle == LEGACY:
+            keep_legacy_locked(hold, known)
         result[0] = known
         return 0
     if capturing[0]:                                    # a query of the id would invalidate the capture
         return fail_stream(failure, STREAM_IS_CAPTURING, <size_t>handle)
     found.likely = known.index if known != NULL else 0
-    if identify_unlocks(hold.core.order, handle, OPAQUE, &found, failure):
+    if identify_unlocks(hold.core.order, handle, unknown, &found, failure):
         return 1
     if found.state != known:
         cache_stream_locked(hold, handle, found.state)
+    if <size_t>handle == LEGACY:
+        keep_legacy_locked(hold, found.state)
     result[0] = found.state
     return 0
+
+
+cdef inline bint is_settled(StreamState* stream) noexcept nogil:
+    """True if an allocation leaves the discipline of a stream as it is."""
+    return stream.discipline == OPAQUE or stream.is_named or stream.driver_id == 0
+
+
+cdef void keep_legacy_locked(RuntimeHold* hold, StreamState* stream) noexcept nogil:
+    """Keep the legacy default stream busy, once its discipline is what allocations make it: they do not look it up
+    again."""
+    check(hold.core.order.lock.held(), "the lock is held")
+    if hold.legacy.load() == NULL and is_settled(stream):
+        stream.busy += 1
+        hold.legacy.store(stream)
+
+
+# ---------------------------------------------------------------------------------------------- streams that live
+cdef inline KnownStream* place_of_known(RuntimeHold* hold, cy.CUstream handle) noexcept nogil:
+    return &hold.known[<uint32_t>(<size_t>handle >> 4) * <uint32_t>2654435761 >> 26]
+
+
+cdef inline StreamState* known_stream_locked(RuntimeHold* hold, cy.CUstream handle) noexcept nogil:
+    """Return the registration that a handle means, if its stream is known to live; else NULL."""
+    check(hold.core.order.lock.held(), "the lock is held")
+    cdef KnownStream* place = place_of_known(hold, handle)
+    cdef StreamState* stream
+    if place.handle != handle:
+        return NULL
+    stream = hold.core.order.streams[place.index]
+    return stream if stream.number == place.number and stream.alive and not stream.unowned else NULL
+
+
+cdef void know_stream_locked(RuntimeHold* hold, cy.CUstream handle, StreamState* stream) noexcept nogil:
+    """Have `known_stream_locked` find a stream for as long as its handle means it.  Default streams of threads are not
+    among these: a handle means as many as there are threads."""
+    check(hold.core.order.lock.held(), "the lock is held")
+    if <size_t>handle != PER_THREAD and not stream.unowned:
+        fill_known(place_of_known(hold, handle), handle, stream)
+
+
+cdef void fill_known(KnownStream* known, cy.CUstream handle, StreamState* stream) noexcept nogil:
+    known.handle = handle
+    known.number = stream.number
+    known.index = stream.index
+
+
+cdef KeptStream* find_kept_locked(RuntimeHold* hold, cy.CUstream handle) noexcept nogil:
+    cdef uint64_t thread = this_thread() if <size_t>handle == PER_THREAD else 0
+    cdef size_t i
+    for i in range(hold.kept.size()):
+        if hold.kept[i].stream.handle == handle and hold.kept[i].thread in (0, thread):
+            return &hold.kept[i]
+    return NULL
+
+
+cdef void keep_stream_locked(RuntimeHold* hold, cy.CUstream handle, StreamState* stream) noexcept nogil:
+    """Note a promise to keep a stream."""
+    check(hold.core.order.lock.held(), "the lock is held")
+    cdef KeptStream* kept = find_kept_locked(hold, handle)
+    if kept != NULL and kept.stream.number == stream.number:
+        kept.holds += 1
+        return
+    if kept == NULL:
+        kept = &hold.kept.emplace_back()                # else the stream behind the older promise was destroyed
+    fill_known(&kept.stream, handle, stream)
+    kept.thread = stream.thread
+    kept.holds = 1
+    hold_stream_locked(stream)
+
+
+cdef bint leave_stream_of_hold_locked(RuntimeHold* hold, cy.CUstream handle) noexcept nogil:
+    """End a promise to keep a stream.  False if there was none."""
+    check(hold.core.order.lock.held(), "the lock is held")
+    cdef KeptStream* kept = find_kept_locked(hold, handle)
+    if kept == NULL:
+        return False
+    kept.holds -= 1
+    if kept.holds == 0:
+        leave_kept_locked(hold, kept)
+        kept[0] = hold.kept.back()
+        hold.kept.pop_back()
+    return True
+
+
+cdef void leave_kept_locked(RuntimeHold* hold, KeptStream* kept) noexcept nogil:
+    cdef StreamState* stream = hold.core.order.streams[kept.stream.index]
+    if stream.number == kept.stream.number and stream.alive:
+        release_stream_locked(hold.core.order, stream)
+
+
+# ---------------------------------------------------------------------------------------------- the cache
 
 
 cdef StreamState* cached_stream_locked(RuntimeHold* hold, cy.CUstream handle) noexcept nogil:
@@ -183,6 +320,3 @@ cdef void cache_stream_locked(RuntimeHold* hold, cy.CUstream handle, StreamState
     entry.number = state.number
     entry.index = state.index
     hold.cached.push_back(entry)
-    if <size_t>handle == LEGACY and hold.legacy.load() == NULL:
-        state.busy += 1
-        hold.legacy.store(state)

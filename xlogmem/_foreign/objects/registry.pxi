@@ -31,7 +31,9 @@ from xlogmem._order cimport (
     change_discipline_unlocks,
     disown_locked,
     is_other_threads_default,
+    leave_owner_locked,
     leave_stream_locked,
+    own_locked,
     own_stream_locked,
 )
 from xlogmem.streams cimport can_own, counted_handle, device_of, discipline_now, discipline_of, handle_of, parse
@@ -183,7 +185,7 @@ cdef class StreamRegistry:
         remote.context, remote.events, remote.device = context.handle, &context.events, context.device_id
         remote.handle, remote.thread, remote.number = stream.state.handle, stream.state.thread, stream.id
         remote.discipline = <Discipline>discipline_now(&stream.ordering.state, stream.state)
-        remote.unowned = <bint>stream.state.unowned
+        remote.unowned = <bint>stream.state.unowned or stream.state.lives_by_holds
         self.leave_ended()
         if context not in self.ordering.remote_contexts:
             self.ordering.remote_contexts.append(context)       # for good: fences outlive the stream
@@ -488,7 +490,10 @@ cdef class StreamRegistry:
         if <size_t>stream.state.handle == PER_THREAD or stream.id in self.by_number or not can_own(what):
             return 0
         if self.keep(stream, what).state == stream.state:           # else a finalizer was faster
-            stream.state.unowned.store(False)
+            with nogil:
+                self.ordering.state.lock.lock()
+                own_locked(stream.state)
+                self.ordering.state.lock.unlock()
         return 0
 
     cdef Owner keep(self, Stream stream, object what):
@@ -519,7 +524,7 @@ cdef class StreamRegistry:
         if <size_t>entry.state.handle > LEGACY:
             with nogil:
                 self.ordering.state.lock.lock()
-                disown_locked(&self.ordering.state, entry.state)
+                leave_owner_locked(&self.ordering.state, entry.state)
                 self.ordering.state.lock.unlock()
         return 0
 

@@ -1,0 +1,612 @@
+# Uses of callers without the GIL.
+#
+# The usual use is of a stream that is known to live, and of blocks that have nothing to wait for.  It takes the lock
+# twice: in one acquisition it finds the stream and the blocks and opens the window, in the other it files the use.
+# Windows come from the hold, so no other lock is taken for them.  Everything else (a first use of a stream, a bare
+# handle, waits, conflicts, deferred work, a check) goes the ordinary way, without the GIL if the caller holds it.
+#
+# A hold counts its open uses.  `close` leaves the hold to the last of them.
+
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport snprintf
+from libc.string cimport memcpy
+
+from xlogmem.errors import UseAfterFreeError
+from xlogmem._base.cpp cimport check, unlikely
+from xlogmem._base.failures cimport (
+    BLOCK_IS_AWAITED,
+    BLOCK_IS_CONTESTED,
+    BLOCK_IS_STALE,
+    DEVICE_IS_LOST,
+    PROCESS_WAS_FORKED,
+    SOURCE_IS_CAPTURING,
+    STREAM_IS_CAPTURING,
+    STREAM_IS_ELSEWHERE,
+    WAIT_IS_CIRCULAR,
+    Failure,
+    fail_block,
+    fail_stream,
+)
+from xlogmem._core cimport (
+    CANCELLED,
+    DONE,
+    HAND_BACK_ALL,
+    HAND_BACK_WRITES,
+    LAUNCHED,
+    NOT_AT_ONCE,
+    NO_THREAD,
+    RAISE_UNTRACKED,
+    REFUSED,
+    REFUSE_CONFLICTS,
+    UNFINISHED,
+    WAIT_FOR_CONFLICTS,
+    AtOnce,
+    Block,
+    CoreState,
+    Figures,
+    Found,
+    Outcome,
+    Request,
+    Window,
+    count_all_locked,
+    drain,
+    file_window_locked,
+    find_by_address_locked,
+    finish_rest,
+    has_deferred_work,
+    is_still_locked,
+    look_at_block,
+    note_thread,
+    open_known_locked,
+    prepare,
+    prepare_rest,
+    refuse_forked,
+    refuse_lost,
+    take_window,
+    wait_for_block,
+)
+from xlogmem._driver cimport (
+    LEGACY,
+    PER_THREAD,
+    Scope,
+    enter_context,
+    leave_context,
+    process_is_closing,
+    stream_is_capturing,
+)
+from xlogmem._foreign.named cimport Extent
+from xlogmem._order cimport ORDINARY, StreamState, current_thread
+from xlogmem.blocks cimport NOTHING, READ_ONLY_HERE, TRACKED, Core, Resolved
+from xlogmem.native cimport (
+    XLOGMEM_ANY_THREAD,
+    XLOGMEM_CAPTURING,
+    XLOGMEM_CONFLICT,
+    XLOGMEM_FAILED,
+    XLOGMEM_HAND_BACK_WRITES,
+    XLOGMEM_INVALID,
+    XLOGMEM_KEEPS_STREAM,
+    XLOGMEM_LOST,
+    XLOGMEM_NOT_FOUND,
+    XLOGMEM_READ_WRITE,
+    XLOGMEM_REFUSE_CONFLICTS,
+    XLOGMEM_STALE,
+    XLOGMEM_TEXT,
+    xlogmem_access,
+    xlogmem_counters,
+    xlogmem_error,
+    xlogmem_runtime,
+    xlogmem_use,
+)
+
+
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState:
+        pass
+    bint PyGILState_Check() nogil
+    PyThreadState* PyEval_SaveThread() nogil
+    void PyEval_RestoreThread(PyThreadState* thread) nogil
+
+
+cdef struct Asked:
+    # The arguments of a `prepare`.
+    cy.CUstream handle
+    const xlogmem_access* accesses
+    size_t count
+    uint32_t flags
+    size_t missing              # result: the number of the access whose memory is not tracked, from 1; 0: none
+
+
+# ---------------------------------------------------------------------------------------------- the GIL
+cdef PyThreadState* release_gil() noexcept nogil:
+    """Release the GIL before a call that may wait, if this thread holds it.  Returns what `restore_gil` needs."""
+    return PyEval_SaveThread() if not process_is_closing() and PyGILState_Check() else NULL
+
+
+cdef void restore_gil(PyThreadState* thread) noexcept nogil:
+    if thread != NULL:
+        PyEval_RestoreThread(thread)
+
+
+# ---------------------------------------------------------------------------------------------- errors
+cdef int refuse_argument(xlogmem_error* error, const char* why, uint64_t value) noexcept nogil:
+    error.kind = XLOGMEM_INVALID
+    snprintf(error.text, XLOGMEM_TEXT, "%s: %#llx. Nothing was done", why, <unsigned long long>value)
+    return 1
+
+
+cdef int refuse_untracked(xlogmem_error* error, const xlogmem_access* access, size_t place,
+                          size_t count) noexcept nogil:
+    error.kind = XLOGMEM_NOT_FOUND
+    snprintf(error.text, XLOGMEM_TEXT, "access %llu of %llu: no block of this runtime is alive around %#llx. Allocate "
+             "the memory from xlogmem, or have the runtime adopt() it", <unsigned long long>place,
+             <unsigned long long>count, <unsigned long long>access.address)
+    return 1
+
+
+cdef int refuse_use(CoreState* core, Failure* failure, size_t count, xlogmem_error* error) noexcept nogil:
+    """Fill in the error of a failure of a use; `count` is the number of its accesses."""
+    cdef char[XLOGMEM_TEXT] text
+    cdef size_t argument = failure.argument if failure.kind in (BLOCK_IS_STALE, BLOCK_IS_CONTESTED) else 0
+    fill_error(core, failure, error)
+    if failure.kind == BLOCK_IS_STALE:
+        error.kind = XLOGMEM_STALE
+    elif failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING):
+        error.kind = XLOGMEM_CAPTURING
+    elif failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
+        error.kind = XLOGMEM_CONFLICT
+    elif failure.kind == DEVICE_IS_LOST:
+        error.kind = XLOGMEM_LOST
+    elif failure.kind == STREAM_IS_ELSEWHERE:
+        error.kind = XLOGMEM_INVALID
+    if failure.kind == BLOCK_IS_STALE and argument and count > 1:
+        memcpy(text, error.text, XLOGMEM_TEXT)
+        snprintf(error.text, XLOGMEM_TEXT, "access %llu of %llu: %.200s", <unsigned long long>argument,
+                 <unsigned long long>count, text)
+    return 1
+
+
+# ---------------------------------------------------------------------------------------------- windows
+cdef inline Window* take_window_of_hold_locked(RuntimeHold* hold) noexcept nogil:
+    check(hold.core.order.lock.held(), "the lock is held")
+    cdef Window* window
+    if hold.windows.empty():
+        return take_window(hold.core)
+    window = hold.windows.back()
+    hold.windows.pop_back()
+    return window
+
+
+cdef inline int find_blocks_locked(CoreState* core, Window* window, Asked* asked) noexcept nogil:
+    """Make the window's requests from the accesses.  Returns 1, with `asked.missing` set, where no block is found."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef const xlogmem_access* access = asked.accesses
+    cdef Request* request
+    cdef Found found
+    cdef size_t i, named = 0
+    window.requests.resize(asked.count)
+    request = window.requests.data()
+    for i in range(asked.count):
+        if access.generation != 0:
+            request.slot = access.slot
+            request.generation = access.generation
+        elif access.address == 0:                       # an empty array
+            access += 1
+            continue
+        elif find_by_address_locked(core, access.address, &found):
+            request.slot = found.slot
+            request.generation = found.generation
+        else:
+            asked.missing = i + 1
+            return 1
+        request.access = access.access
+        request += 1
+        access += 1
+        named += 1
+    window.requests.resize(named)
+    return 0
+
+
+cdef inline void begin_window(Window* window, StreamState* stream, uint32_t flags) noexcept nogil:
+    """Set what a recorder of Python sets.  If the thread ends before it finishes the use, launches that wait for the
+    use go on, as for `prepare_block_use`."""
+    window.stream = stream
+    window.untracked = RAISE_UNTRACKED
+    window.on_conflict = REFUSE_CONFLICTS if flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else WAIT_FOR_CONFLICTS
+    window.hand_back = HAND_BACK_WRITES if flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else HAND_BACK_ALL
+    window.thread = current_thread()
+    note_thread(window)
+    window.moved = flags & <uint32_t>XLOGMEM_ANY_THREAD != 0
+    window.is_kept = not window.moved
+
+
+cdef inline int refuse_accesses(Asked* asked, xlogmem_error* error) noexcept nogil:
+    cdef uint32_t known = (<uint32_t>XLOGMEM_REFUSE_CONFLICTS | <uint32_t>XLOGMEM_HAND_BACK_WRITES
+                           | <uint32_t>XLOGMEM_ANY_THREAD | <uint32_t>XLOGMEM_KEEPS_STREAM)
+    cdef uint32_t access
+    cdef size_t i
+    if unlikely(asked.flags & ~known != 0):
+        return refuse_argument(error, "prepare: flags has bits that this version does not know", asked.flags)
+    for i in range(asked.count):
+        access = asked.accesses[i].access
+        if unlikely(access == 0 or access & ~<uint32_t>XLOGMEM_READ_WRITE != 0):
+            return refuse_argument(error, "prepare: an access is not XLOGMEM_READ, _WRITE or _READ_WRITE", access)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- before a launch
+cdef AtOnce prepare_known(RuntimeHold* hold, Asked* asked, Window** result, Failure* failure) noexcept nogil:
+    """Prepare a use on a stream that is known to live.  UNFINISHED: the stream, or the host, has to wait."""
+    cdef CoreState* core = hold.core
+    cdef StreamState* stream
+    cdef Window* window
+    cdef bint capturing = False
+    cdef AtOnce done = NOT_AT_ONCE
+    if (has_deferred_work(core) or <size_t>asked.handle == PER_THREAD
+            or (<size_t>asked.handle > PER_THREAD and (stream_is_capturing(asked.handle, &capturing, failure)
+                                                       or capturing))):
+        return NOT_AT_ONCE
+    core.order.lock.lock()
+    stream = known_stream_locked(hold, asked.handle)
+    if stream != NULL:
+        window = take_window_of_hold_locked(hold)
+        done = REFUSED
+        if find_blocks_locked(core, window, asked) == 0:
+            begin_window(window, stream, asked.flags)
+            done = open_known_locked(core, window, failure)
+        if done == REFUSED:
+            hold.windows.push_back(window)
+        else:
+            hold.open_uses += 1
+            result[0] = window
+    core.order.lock.unlock()
+    return done
+
+
+cdef int prepare_by_lookup(RuntimeHold* hold, Asked* asked, Window** result, Failure* failure) except -1 nogil:
+    """Prepare a use that may have to do other work first."""
+    cdef CoreState* core = hold.core
+    cdef StreamState* stream = NULL
+    cdef Window* window = NULL
+    cdef bint capturing = False
+    cdef Scope scope
+    cdef int failed
+    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
+        return 1                                        # in a forked child too, before the lock
+    drain(core)
+    failed = lookup_stream_locks(hold, asked.handle, ORDINARY, &capturing, &stream, failure)
+    if not failed and capturing:
+        failed = fail_stream(failure, STREAM_IS_CAPTURING, stream.number)
+    if not failed:
+        if asked.flags & <uint32_t>XLOGMEM_KEEPS_STREAM:
+            keep_stream_locked(hold, asked.handle, stream)
+        know_stream_locked(hold, asked.handle, stream)
+        window = take_window_of_hold_locked(hold)
+        failed = find_blocks_locked(core, window, asked)
+    core.order.lock.unlock()
+    if not failed:
+        begin_window(window, stream, asked.flags)
+        failed = prepare(core, window, failure)         # the stream is busy: it is not unregistered meanwhile
+    core.order.lock.lock()
+    if stream != NULL:
+        stream.busy -= 1
+    if not failed:
+        hold.open_uses += 1
+        result[0] = window
+    elif window != NULL:
+        hold.windows.push_back(window)
+    core.order.lock.unlock()
+    leave_context(&scope)
+    return failed
+
+
+cdef int prepare_slowly(RuntimeHold* hold, Asked* asked, AtOnce done, Window** window,
+                        Failure* failure) except -1 nogil:
+    """Do what `prepare_known` has left, without the GIL."""
+    cdef PyThreadState* thread = release_gil()
+    cdef int failed
+    if done == NOT_AT_ONCE:
+        failed = prepare_by_lookup(hold, asked, window, failure)
+    else:
+        failed = prepare_rest(hold.core, window[0], failure)
+        if failed:
+            hold.core.order.lock.lock()
+            return_to_hold_locked(hold, window[0])
+            hold.core.order.lock.unlock()
+    restore_gil(thread)
+    return failed
+
+
+cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_access* accesses, size_t count,
+                       uint32_t flags, xlogmem_use** use, xlogmem_error* error) noexcept nogil:
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef Window* window = NULL
+    cdef Failure failure
+    cdef Asked asked
+    cdef AtOnce done
+    cdef size_t i, named = 0
+    use[0] = NULL
+    asked.handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
+    asked.accesses = accesses
+    asked.count = count
+    asked.flags = flags
+    asked.missing = 0
+    if refuse_accesses(&asked, error):
+        return 1
+    for i in range(count):
+        named += accesses[i].address != 0 or accesses[i].generation != 0
+    if named == 0:                                      # nothing to protect
+        return 0
+    done = prepare_known(hold, &asked, &window, &failure)
+    if unlikely(done != DONE):
+        if done == REFUSED or prepare_slowly(hold, &asked, done, &window, &failure):
+            if asked.missing:
+                return refuse_untracked(error, &accesses[asked.missing - 1], asked.missing, count)
+            return refuse_use(hold.core, &failure, count, error)
+    use[0] = <xlogmem_use*>window
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- after a launch
+cdef inline bint return_to_hold_locked(RuntimeHold* hold, Window* window) noexcept nogil:
+    """Return the window of a use that is closed.  True if it was the last one of a hold that was closed before."""
+    check(hold.core.order.lock.held(), "the lock is held")
+    hold.windows.push_back(window)
+    hold.open_uses -= 1
+    return hold.is_closed and hold.open_uses == 0
+
+
+cdef int end_use(RuntimeHold* hold, Window* window, Outcome outcome, Failure* failure) except -1 nogil:
+    """File a use, or forget it, and close it."""
+    cdef CoreState* core = hold.core
+    cdef PyThreadState* thread
+    cdef bint more, last = False
+    cdef int failed = 0
+    if refuse_forked(failure):
+        return 1
+    core.order.lock.lock()
+    more = file_window_locked(core, window, outcome)
+    if not more:
+        failed = outcome == LAUNCHED and refuse_ended(window, failure)
+        last = return_to_hold_locked(hold, window)
+    core.order.lock.unlock()
+    if unlikely(more):
+        thread = release_gil()
+        failed = finish_rest(core, window, failure)
+        restore_gil(thread)
+        core.order.lock.lock()
+        failed = failed or (outcome == LAUNCHED and refuse_ended(window, failure))
+        last = return_to_hold_locked(hold, window)
+        core.order.lock.unlock()
+        if core.has_pending_decrefs:
+            drop_owners_later(hold)
+    if unlikely(last):
+        release_later(hold)
+    return failed
+
+
+cdef inline int refuse_ended(Window* window, Failure* failure) noexcept nogil:
+    """Fail if the thread that opened the window ended, and others have gone on since."""
+    if window.thread != NO_THREAD:
+        return 0
+    snprintf(failure.text, sizeof(failure.text), "the thread that prepared this use on stream %llu ended before it was "
+             "finished, and launches that waited for it have gone on since: name XLOGMEM_ANY_THREAD where another "
+             "thread finishes", <unsigned long long>window.stream.number)
+    return fail_resource(failure, cy.CUDA_ERROR_UNKNOWN)
+
+
+cdef int table_finish(xlogmem_runtime* runtime, xlogmem_use* use, xlogmem_error* error) noexcept nogil:
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef CoreState* core
+    cdef Failure failure
+    if use == NULL:
+        return 0
+    core = hold.core                                    # the hold may be gone afterwards
+    if unlikely(end_use(hold, <Window*>use, LAUNCHED, &failure)):
+        return refuse_use(core, &failure, 0, error)
+    return 0
+
+
+cdef void table_cancel(xlogmem_runtime* runtime, xlogmem_use* use) noexcept nogil:
+    cdef Failure ignored
+    if use != NULL:
+        end_use(<RuntimeHold*>runtime, <Window*>use, CANCELLED, &ignored)
+
+
+cdef int table_wait(xlogmem_runtime* runtime, void* stream, const xlogmem_access* access,
+                    xlogmem_error* error) noexcept nogil:
+    cdef xlogmem_use* use
+    if table_prepare(runtime, stream, access, 1, 0, &use, error):
+        return 1
+    table_cancel(runtime, use)
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- blocks
+cdef int find_block_of(CoreState* core, const xlogmem_access* access, Block** block, uint64_t* generation,
+                       xlogmem_error* error) noexcept nogil:
+    """Find the block that an access names, which another thread may free at any time."""
+    cdef Failure failure
+    cdef Found found
+    cdef bint known
+    if refuse_forked(&failure):
+        return refuse_use(core, &failure, 1, error)
+    found.slot, found.generation = access.slot, access.generation
+    core.order.lock.lock()
+    known = access.generation != 0 or find_by_address_locked(core, access.address, &found)
+    block[0] = core.blocks[found.slot] if known and found.slot < core.blocks.size() else NULL
+    core.order.lock.unlock()
+    generation[0] = found.generation
+    if not known:
+        return refuse_untracked(error, access, 1, 1)
+    if block[0] == NULL:
+        fail_block(&failure, BLOCK_IS_STALE, found.generation, 0)
+        return refuse_use(core, &failure, 1, error)
+    return 0
+
+
+cdef int table_find(xlogmem_runtime* runtime, const void* ptr, xlogmem_access* access, uint64_t* base, size_t* nbytes,
+                    xlogmem_error* error) noexcept nogil:
+    cdef CoreState* core = (<RuntimeHold*>runtime).core
+    cdef xlogmem_access named
+    cdef Failure failure
+    cdef Found found
+    cdef bint known
+    if refuse_forked(&failure):
+        return refuse_use(core, &failure, 1, error)
+    core.order.lock.lock()
+    known = find_by_address_locked(core, <uint64_t>ptr, &found)
+    core.order.lock.unlock()
+    if not known:
+        named.address = <uint64_t>ptr
+        return refuse_untracked(error, &named, 1, 1)
+    fill_access(access, &found)
+    if base != NULL:
+        base[0] = found.ptr
+    if nbytes != NULL:
+        nbytes[0] = found.nbytes
+    return 0
+
+
+cdef void fill_access(xlogmem_access* access, Found* found) noexcept nogil:
+    access.address = found.ptr
+    access.generation = found.generation
+    access.slot = found.slot
+
+
+cdef int table_identify(xlogmem_runtime* runtime, void* what, xlogmem_access* access) except 1:
+    cdef Core core = <Core>(<RuntimeHold*>runtime).owner
+    cdef object named = <object>what
+    cdef Extent extent
+    cdef Found found
+    cdef Resolved resolved
+    cdef bint there = True
+    resolved = core.resolve(named, &found, &extent, "identify")
+    if resolved == NOTHING:
+        found.ptr = found.generation = found.slot = 0
+    elif resolved not in (TRACKED, READ_ONLY_HERE):
+        raise LookupError(f"identify: {type(named).__name__} is not in one block of {core!r}: allocate it from "
+                          "xlogmem, or adopt() it")
+    else:
+        with nogil:
+            there = find_address_of(&core.state, &found)
+    if not there:
+        raise UseAfterFreeError(f"identify: block {found.generation} was freed, and cannot be used any more")
+    fill_access(access, &found)
+    return 0
+
+
+cdef bint find_address_of(CoreState* core, Found* found) noexcept nogil:
+    """Find the address of a block; handles are resolved without it.  False if the block was freed."""
+    cdef Block* block
+    cdef bint there
+    core.order.lock.lock()
+    block = core.blocks[found.slot]
+    there = is_still_locked(core, block, found.generation)
+    if there:
+        found.ptr = block.ptr
+    core.order.lock.unlock()
+    return there
+
+
+cdef int table_ready(xlogmem_runtime* runtime, const xlogmem_access* access, int* ready,
+                     xlogmem_error* error) noexcept nogil:
+    cdef CoreState* core = (<RuntimeHold*>runtime).core
+    cdef uint64_t generation = 0
+    cdef Block* block = NULL
+    cdef bint done = False
+    cdef Failure failure
+    ready[0] = 0
+    if find_block_of(core, access, &block, &generation, error):
+        return 1
+    if look_at_block(core, block, generation, &done, &failure):
+        return refuse_use(core, &failure, 1, error)
+    ready[0] = done
+    return 0
+
+
+cdef int table_synchronize(xlogmem_runtime* runtime, const xlogmem_access* access,
+                           xlogmem_error* error) noexcept nogil:
+    cdef CoreState* core = (<RuntimeHold*>runtime).core
+    cdef uint64_t generation = 0
+    cdef Block* block = NULL
+    cdef PyThreadState* thread
+    cdef Failure failure
+    cdef int failed
+    if find_block_of(core, access, &block, &generation, error):
+        return 1
+    thread = release_gil()
+    failed = wait_for_block(core, block, generation, &failure)
+    restore_gil(thread)
+    return refuse_use(core, &failure, 1, error) if failed else 0
+
+
+# ---------------------------------------------------------------------------------------------- streams that live
+cdef int table_hold_stream(xlogmem_runtime* runtime, void* stream, xlogmem_error* error) noexcept nogil:
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef CoreState* core = hold.core
+    cdef cy.CUstream handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
+    cdef StreamState* state = NULL
+    cdef bint capturing = False
+    cdef Failure failure
+    cdef Scope scope
+    cdef int failed
+    if refuse_lost(core, &failure) or enter_context(core.order.context, &scope, &failure):
+        return refuse_use(core, &failure, 0, error)
+    failed = lookup_stream_locks(hold, handle, ORDINARY, &capturing, &state, &failure)
+    if not failed and capturing:
+        failed = fail_stream(&failure, STREAM_IS_CAPTURING, state.number)
+    if not failed:
+        keep_stream_locked(hold, handle, state)
+        know_stream_locked(hold, handle, state)
+    if state != NULL:
+        state.busy -= 1
+    core.order.lock.unlock()
+    leave_context(&scope)
+    return refuse_use(core, &failure, 0, error) if failed else 0
+
+
+cdef int table_release_stream(xlogmem_runtime* runtime, void* stream, xlogmem_error* error) noexcept nogil:
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef cy.CUstream handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
+    cdef Failure failure
+    cdef bint held
+    if refuse_forked(&failure):
+        return refuse_use(hold.core, &failure, 0, error)
+    hold.core.order.lock.lock()
+    held = leave_stream_of_hold_locked(hold, handle)
+    hold.core.order.lock.unlock()
+    if held:
+        return 0
+    error.kind = XLOGMEM_NOT_FOUND
+    snprintf(error.text, XLOGMEM_TEXT, "release_stream: stream %p is not held: call hold_stream first", stream)
+    return 1
+
+
+# ---------------------------------------------------------------------------------------------- figures
+cdef void table_counters(xlogmem_runtime* runtime, xlogmem_counters* counters, size_t size) noexcept nogil:
+    cdef CoreState* core = (<RuntimeHold*>runtime).core
+    cdef xlogmem_counters now
+    cdef Figures figures
+    cdef Failure ignored
+    if refuse_forked(&ignored):
+        return
+    core.order.lock.lock()
+    count_all_locked(core, &figures)
+    now.live_bytes = figures.live_bytes
+    now.live_blocks = figures.live_blocks
+    now.pending_bytes = core.pending_bytes
+    now.allocations = figures.counters.allocations
+    now.frees = figures.counters.frees
+    now.uses = figures.counters.uses
+    now.waits = core.order.counters.waits
+    now.records = core.order.counters.records
+    now.host_waits = core.order.counters.host_waits
+    core.order.lock.unlock()
+    memcpy(counters, &now, size if size < sizeof(now) else sizeof(now))
+
+
+cdef xlogmem_runtime* table_runtime_for(int device) except NULL:
+    from xlogmem.runtime import get_runtime
+    runtime = get_runtime(device)
+    return table_open(<void*>runtime)
