@@ -179,5 +179,5 @@ def access_to(what, kind: int) -> Access:
 
 class Refused(Exception):
     def __init__(self, kind: int, text: str) -> None:
-        super().__init__(kind, text)
+        super().__init__(text)
         self.kind = kind

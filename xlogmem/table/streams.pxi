@@ -157,6 +157,7 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline un
     cdef cy.CUstream handle = given if given != NULL else <cy.CUstream><size_t>LEGACY
     cdef StreamState* known
     cdef Identified found
+    cdef bint stays                                     # the discipline of the stream that is known
     cdef int failed = 0
     if <size_t>handle != LEGACY:
         failed = stream_is_capturing(handle, capturing, failure)
@@ -164,10 +165,10 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline un
     if failed:
         return 1
     known = cached_stream_locked(hold, handle)
+    stays = known != NULL and (unknown != OPAQUE or is_settled(known))
     if known != NULL and known.cache.load() != NULL and is_settled(known):
         name_cache_locked(hold, <size_t>handle, <StreamCache*>known.cache.load())
-    if known != NULL and (capturing[0] or (
-            (<size_t>handle <= PER_THREAD or not known.unowned) and (unknown != OPAQUE or is_settled(known)))):
+    if known != NULL and (capturing[0] or (stays and (<size_t>handle <= PER_THREAD or not known.unowned))):
         known.busy += 1
         if <size_t>handle == LEGACY:
             keep_legacy_locked(hold, known)
@@ -175,7 +176,7 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline un
         return 0
     if capturing[0]:                                    # a query of the id would invalidate the capture
         return fail_stream(failure, STREAM_IS_CAPTURING, <size_t>handle)
-    found.likely = known.index if known != NULL else 0
+    found.likely = known.index if stays else 0
     if identify_unlocks(hold.core.order, handle, unknown, &found, failure):
         return 1
     if found.state != known:

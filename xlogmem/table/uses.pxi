@@ -27,6 +27,7 @@ from xlogmem._base.failures cimport (
     Failure,
     fail_block,
     fail_stream,
+    is_sticky,
 )
 from xlogmem._core cimport (
     CANCELLED,
@@ -155,7 +156,7 @@ cdef int refuse_use(CoreState* core, Failure* failure, size_t count, xlogmem_err
         error.kind = XLOGMEM_CAPTURING
     elif failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
         error.kind = XLOGMEM_CONFLICT
-    elif failure.kind == DEVICE_IS_LOST:
+    elif failure.kind == DEVICE_IS_LOST or is_sticky(failure):
         error.kind = XLOGMEM_LOST
     elif failure.kind == STREAM_IS_ELSEWHERE:
         error.kind = XLOGMEM_INVALID

@@ -1,0 +1,231 @@
+"""Streams that a caller of the C table promises to keep, and those that it does not."""
+from __future__ import annotations
+
+import pytest
+from c_table import CAPTURING, KEEPS_STREAM, NOT_FOUND, Hold, Refused
+from cuda.bindings import driver as cuda
+from four_streams import Capture, at
+
+from xlogmem import use
+from xlogmem.sim.kernels import check
+
+pytestmark = pytest.mark.simulator
+LEGACY, PER_THREAD = 1, 2
+
+
+@pytest.fixture
+def held(four):
+    b = four()
+    hold = Hold(b.runtime)
+    yield b, hold
+    hold.close()
+
+
+def calls_of(driver, work, *names: str) -> list[int]:
+    before = [driver.calls(name) for name in names]
+    work()
+    return [driver.calls(name) - count for name, count in zip(names, before, strict=True)]
+
+
+def keep(hold: Hold, how: str, stream: int, block) -> None:
+    if how == "hold":
+        hold.hold_stream(stream)
+    else:
+        hold.finish(hold.prepare(stream, read=[block.ptr], flags=KEEPS_STREAM))
+
+
+@pytest.mark.parametrize("how", ["hold", "flag", "never", "released"])
+def test_a_use_of_a_kept_stream_makes_no_call_but_one_query(held, driver, foreign, how):
+    b, hold = held
+    block, stream = b.alloc(b.S), foreign()
+    b.use(b.T, (block, "read"))                         # not new any more
+    if how == "flag":
+        keep(hold, how, stream, block)
+    elif how != "never":
+        hold.hold_stream(stream)
+    if how == "released":
+        hold.release_stream(stream)
+    hold.finish(hold.prepare(stream, read=[block.ptr]))
+
+    def launches() -> None:
+        for _ in range(10):
+            hold.finish(hold.prepare(stream, read=[block.ptr]))
+
+    kept = how in ("hold", "flag")
+    found = calls_of(driver, launches, "cuStreamIsCapturing", "cuStreamGetId", "cuEventRecord", "cuStreamWaitEvent")
+    assert found == ([10, 0, 0, 0] if kept else [*found[:1], 10, 10, 0])
+
+
+def test_a_stream_is_kept_until_the_last_release(held, driver, foreign):
+    b, hold = held
+    block, stream = b.alloc(b.S), foreign()
+
+    def launch() -> None:
+        hold.finish(hold.prepare(stream, read=[block.ptr]))
+
+    for _ in range(2):
+        hold.hold_stream(stream)
+    launch()
+    hold.release_stream(stream)
+    assert calls_of(driver, launch, "cuStreamGetId") == [0]
+    hold.release_stream(stream)
+    assert calls_of(driver, launch, "cuStreamGetId") == [1]
+    for wrong in (stream, foreign(), 0):
+        with pytest.raises(Refused, match="is not held: call hold_stream first",
+                           check=lambda error: error.kind == NOT_FOUND):
+            hold.release_stream(wrong)
+
+
+def test_holds_of_two_callers_are_counted(held, driver, foreign):
+    b, hold = held
+    block, stream, other = b.alloc(b.S), foreign(), Hold(b.runtime)
+    hold.hold_stream(stream)
+    other.hold_stream(stream)
+    hold.release_stream(stream)
+
+    def launch() -> None:
+        other.finish(other.prepare(stream, read=[block.ptr]))
+
+    launch()
+    assert calls_of(driver, launch, "cuStreamGetId") == [0]
+    other.close()                                       # ends its promises
+    hold.finish(hold.prepare(stream, read=[block.ptr]))
+    assert calls_of(driver, lambda: hold.finish(hold.prepare(stream, read=[block.ptr])), "cuStreamGetId") == [1]
+
+
+class Owner:
+    """Keeps a stream alive, or another one by and by."""
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.stream
+
+
+def queries_of_a_use(driver, hold: Hold, stream: int, block) -> list[int]:
+    hold.finish(hold.prepare(stream, read=[block.ptr]))
+    return calls_of(driver, lambda: hold.finish(hold.prepare(stream, read=[block.ptr])), "cuStreamGetId")
+
+
+@pytest.mark.parametrize("owned_first", [True, False])
+def test_an_owner_in_python_outlives_the_promise(held, driver, foreign, owned_first):
+    b, hold = held
+    block, handle = b.alloc(b.S), foreign()
+    owner = Owner(handle)
+    if owned_first:
+        stream = b.runtime.register_stream(owner)
+    hold.hold_stream(handle)
+    if not owned_first:
+        stream = b.runtime.register_stream(owner)
+    hold.release_stream(handle)
+    assert queries_of_a_use(driver, hold, handle, block) == [0]
+    b.runtime.unregister_stream(stream, successor=b.S)
+
+
+@pytest.mark.parametrize("promised", [True, False])
+def test_a_promise_outlives_an_owner_in_python(held, driver, foreign, promised):
+    b, hold = held
+    block, handle = b.alloc(b.S), foreign()
+    owner = Owner(handle)
+    streams = [b.runtime.register_stream(owner)]
+    if promised:
+        hold.hold_stream(handle)
+    owner.stream = foreign()                            # another one, so it keeps the first no more
+    streams.append(b.runtime.register_stream(owner, discipline="ordinary"))
+    assert queries_of_a_use(driver, hold, handle, block) == [not promised]
+    if promised:
+        hold.release_stream(handle)
+    assert queries_of_a_use(driver, hold, handle, block) == [1]
+
+
+def test_a_handle_that_means_another_stream_after_the_release(held):
+    """The driver hands a destroyed stream's handle out again."""
+    b, hold = held
+    block = b.alloc(b.S)
+    stream = check(cuda.cuStreamCreate(1))
+    handle = int(stream)
+    hold.hold_stream(handle)
+    with hold.use(handle, write=[block.ptr]):
+        first = b.work(at(handle))
+    hold.release_stream(handle)
+    with hold.use(handle, read=[block.ptr]):            # records: the stream may be destroyed from here on
+        pass
+    check(cuda.cuStreamDestroy(stream))
+    again = check(cuda.cuStreamCreate(1))
+    assert int(again) == handle
+    with hold.use(handle, read=[block.ptr]):
+        pass
+    assert b.ordered(first, at(handle))
+    assert b.runtime.register_stream(handle).id != b.S.id
+    hold.hold_stream(handle)                            # the promise is for the stream that the handle means now
+    hold.finish(hold.prepare(handle, read=[block.ptr]))
+    hold.release_stream(handle)
+    b.runtime.unregister_stream(handle, successor=b.S)
+    check(cuda.cuStreamDestroy(again))
+
+
+def test_a_stream_that_captures_cannot_be_identified(held, foreign):
+    _, hold = held
+    stream = at(foreign())
+    with Capture(stream), pytest.raises(Refused, match="captur", check=lambda error: error.kind == CAPTURING):
+        hold.hold_stream(stream.handle)
+    hold.hold_stream(stream.handle)
+    with Capture(stream), pytest.raises(Refused, match="captur", check=lambda error: error.kind == CAPTURING):
+        hold.hold_stream(stream.handle)
+
+
+@pytest.mark.parametrize("default", [0, LEGACY, PER_THREAD])
+def test_default_streams(held, default):
+    b, hold = held
+    block = b.alloc(b.S)
+    hold.hold_stream(default)
+    for _ in range(3):
+        with hold.use(default, write=[block.ptr]):
+            operation = b.work(at(default))
+        with hold.use(b.T.handle, read=[block.ptr]):
+            pass
+        assert b.ordered(operation, b.T)
+    hold.release_stream(default)
+    with hold.use(default, write=[block.ptr]):
+        operation = b.work(at(default))
+    with hold.use(b.T.handle, read=[block.ptr]):
+        pass
+    assert b.ordered(operation, b.T)
+
+
+# ------------------------------------------------------------------------------------------------ discipline
+@pytest.mark.parametrize("first", ["prepare", "hold", "allocate"])
+def test_a_use_leaves_a_stream_ordinary_and_an_allocation_makes_it_opaque(held, foreign, first):
+    b, hold = held
+    block, stream = b.alloc(b.S), foreign()
+    if first == "prepare":
+        hold.finish(hold.prepare(stream, read=[block.ptr]))
+    elif first == "hold":
+        hold.hold_stream(stream)
+        hold.finish(hold.prepare(stream, read=[block.ptr]))
+    else:
+        hold.free(hold.allocate(64, stream), stream)
+    assert b.runtime.register_stream(stream).discipline == ("opaque" if first == "allocate" else "ordinary")
+    for _ in range(3):
+        hold.free(hold.allocate(64, stream), stream)
+        assert b.runtime.register_stream(stream).discipline == "opaque"
+        hold.finish(hold.prepare(stream, read=[block.ptr]))
+    b.runtime.reap_pending()
+
+
+@pytest.mark.parametrize("allocated", [True, False])
+def test_unrecorded_work_counts_once_memory_was_allocated_there(held, foreign, allocated):
+    b, hold = held
+    block, stream = b.alloc(b.S), foreign()
+    hold.hold_stream(stream)
+    with hold.use(stream, write=[block.ptr]):
+        pass
+    if allocated:
+        hold.free(hold.allocate(64, stream), stream)
+    b.use(b.T, (block, "read"))                         # not new any more
+    late = b.work(at(stream))                           # in no use
+    with use(b.U, read=block):
+        pass
+    assert b.ordered(late, b.U) == allocated
+    b.runtime.reap_pending()
