@@ -179,5 +179,8 @@ def access_to(what, kind: int) -> Access:
 
 class Refused(Exception):
     def __init__(self, kind: int, text: str) -> None:
-        super().__init__(text)
+        super().__init__(kind, text)
         self.kind = kind
+
+    def __str__(self) -> str:
+        return self.args[1]

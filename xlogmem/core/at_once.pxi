@@ -68,15 +68,15 @@ cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) exce
     note_thread(window)
     if not order.lock.try_lock():
         return NOT_AT_ONCE
-    done = open_known_locked(core, window, failure)
+    done = end_opening_locked(core, window, open_uses_locked(core, window, failure))
     order.lock.unlock()
     return done
 
 
-cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
-    """Open a window whose stream is not capturing.  UNFINISHED: `prepare_rest` follows."""
+cdef inline AtOnce end_opening_locked(CoreState* core, Window* window, int failed) noexcept nogil:
+    """Note that `open_uses_locked` has opened a window, if it did.  UNFINISHED: `prepare_rest` follows."""
     check(core.order.lock.held(), "the lock is held")
-    if open_uses_locked(core, window, failure):
+    if failed:
         return UNFINISHED if window.is_waiting else REFUSED
     window.is_open = True
     window.stream.windows += 1
@@ -84,6 +84,11 @@ cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure)
         return DONE
     core.order.in_flight += 1                           # none of these streams is deleted meanwhile
     return UNFINISHED
+
+
+cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
+    """Open a window whose stream is not capturing, for a caller that has found both under the lock."""
+    return end_opening_locked(core, window, open_uses_locked(core, window, failure))
 
 
 cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil:

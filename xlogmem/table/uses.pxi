@@ -77,7 +77,7 @@ from xlogmem._driver cimport (
     stream_is_capturing,
 )
 from xlogmem._foreign.named cimport Extent
-from xlogmem._order cimport ORDINARY, StreamState, current_thread
+from xlogmem._order cimport ORDINARY, StreamState
 from xlogmem.blocks cimport NOTHING, READ_ONLY_HERE, TRACKED, Core, Resolved
 from xlogmem.native cimport (
     XLOGMEM_ANY_THREAD,
@@ -109,13 +109,17 @@ cdef extern from "Python.h":
     void PyEval_RestoreThread(PyThreadState* thread) nogil
 
 
+cdef enum:
+    ALL_FLAGS = (XLOGMEM_REFUSE_CONFLICTS | XLOGMEM_HAND_BACK_WRITES | XLOGMEM_ANY_THREAD | XLOGMEM_KEEPS_STREAM)
+
+
 cdef struct Asked:
     # The arguments of a `prepare`.
     cy.CUstream handle
     const xlogmem_access* accesses
     size_t count
     uint32_t flags
-    size_t missing              # result: the number of the access whose memory is not tracked, from 1; 0: none
+    size_t refused              # result: the number of the access that is wrong, from 1; 0: none
 
 
 # ---------------------------------------------------------------------------------------------- the GIL
@@ -143,6 +147,15 @@ cdef int refuse_untracked(xlogmem_error* error, const xlogmem_access* access, si
              "the memory from xlogmem, or have the runtime adopt() it", <unsigned long long>place,
              <unsigned long long>count, <unsigned long long>access.address)
     return 1
+
+
+cdef int refuse_prepare(CoreState* core, Failure* failure, Asked* asked, xlogmem_error* error) noexcept nogil:
+    cdef const xlogmem_access* access = &asked.accesses[asked.refused - 1]
+    if asked.refused == 0:
+        return refuse_use(core, failure, asked.count, error)
+    if not is_access(access):
+        return refuse_argument(error, "prepare: an access is not XLOGMEM_READ, _WRITE or _READ_WRITE", access.access)
+    return refuse_untracked(error, access, asked.refused, asked.count)
 
 
 cdef int refuse_use(CoreState* core, Failure* failure, size_t count, xlogmem_error* error) noexcept nogil:
@@ -179,33 +192,50 @@ cdef inline Window* take_window_of_hold_locked(RuntimeHold* hold) noexcept nogil
 
 
 cdef inline int find_blocks_locked(CoreState* core, Window* window, Asked* asked) noexcept nogil:
-    """Make the window's requests from the accesses.  Returns 1, with `asked.missing` set, where no block is found."""
+    """Make the window's requests from the accesses.  Returns 1, with `asked.refused` set, where an access is none or
+    no block is found."""
     check(core.order.lock.held(), "the lock is held")
     cdef const xlogmem_access* access = asked.accesses
+    cdef const xlogmem_access* end = access + asked.count
     cdef Request* request
     cdef Found found
-    cdef size_t i, named = 0
     window.requests.resize(asked.count)
     request = window.requests.data()
-    for i in range(asked.count):
+    while access != end:
         if access.generation != 0:
             request.slot = access.slot
             request.generation = access.generation
-        elif access.address == 0:                       # an empty array
+        elif access.address == 0 and is_access(access):         # an empty array
             access += 1
             continue
         elif find_by_address_locked(core, access.address, &found):
             request.slot = found.slot
             request.generation = found.generation
         else:
-            asked.missing = i + 1
-            return 1
+            break
+        if unlikely(not is_access(access)):
+            break
         request.access = access.access
         request += 1
         access += 1
-        named += 1
-    window.requests.resize(named)
-    return 0
+    window.requests.resize(request - window.requests.data())
+    if access != end:
+        asked.refused = access - asked.accesses + 1
+    return access != end
+
+
+cdef inline bint is_access(const xlogmem_access* access) noexcept nogil:
+    """True if the kind of an access is one of `xlogmem_access_kind`."""
+    return access.access - 1 < <uint32_t>XLOGMEM_READ_WRITE
+
+
+cdef bint names_memory(Asked* asked) noexcept nogil:
+    """False if all accesses are to empty arrays."""
+    cdef size_t i
+    for i in range(asked.count):
+        if asked.accesses[i].address != 0 or asked.accesses[i].generation != 0 or not is_access(&asked.accesses[i]):
+            return True
+    return False
 
 
 cdef inline void begin_window(Window* window, StreamState* stream, uint32_t flags) noexcept nogil:
@@ -215,24 +245,9 @@ cdef inline void begin_window(Window* window, StreamState* stream, uint32_t flag
     window.untracked = RAISE_UNTRACKED
     window.on_conflict = REFUSE_CONFLICTS if flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else WAIT_FOR_CONFLICTS
     window.hand_back = HAND_BACK_WRITES if flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else HAND_BACK_ALL
-    window.thread = current_thread()
     note_thread(window)
     window.moved = flags & <uint32_t>XLOGMEM_ANY_THREAD != 0
     window.is_kept = not window.moved
-
-
-cdef inline int refuse_accesses(Asked* asked, xlogmem_error* error) noexcept nogil:
-    cdef uint32_t known = (<uint32_t>XLOGMEM_REFUSE_CONFLICTS | <uint32_t>XLOGMEM_HAND_BACK_WRITES
-                           | <uint32_t>XLOGMEM_ANY_THREAD | <uint32_t>XLOGMEM_KEEPS_STREAM)
-    cdef uint32_t access
-    cdef size_t i
-    if unlikely(asked.flags & ~known != 0):
-        return refuse_argument(error, "prepare: flags has bits that this version does not know", asked.flags)
-    for i in range(asked.count):
-        access = asked.accesses[i].access
-        if unlikely(access == 0 or access & ~<uint32_t>XLOGMEM_READ_WRITE != 0):
-            return refuse_argument(error, "prepare: an access is not XLOGMEM_READ, _WRITE or _READ_WRITE", access)
-    return 0
 
 
 # ---------------------------------------------------------------------------------------------- before a launch
@@ -253,9 +268,12 @@ cdef AtOnce prepare_known(RuntimeHold* hold, Asked* asked, Window** result, Fail
         window = take_window_of_hold_locked(hold)
         done = REFUSED
         if find_blocks_locked(core, window, asked) == 0:
-            begin_window(window, stream, asked.flags)
-            done = open_known_locked(core, window, failure)
-        if done == REFUSED:
+            if unlikely(window.requests.empty()):
+                done = DONE
+            else:
+                begin_window(window, stream, asked.flags)
+                done = open_known_locked(core, window, failure)
+        if unlikely(done == REFUSED or window.requests.empty()):
             hold.windows.push_back(window)
         else:
             hold.open_uses += 1
@@ -304,8 +322,11 @@ cdef int prepare_by_lookup(RuntimeHold* hold, Asked* asked, Window** result, Fai
 cdef int prepare_slowly(RuntimeHold* hold, Asked* asked, AtOnce done, Window** window,
                         Failure* failure) except -1 nogil:
     """Do what `prepare_known` has left, without the GIL."""
-    cdef PyThreadState* thread = release_gil()
+    cdef PyThreadState* thread
     cdef int failed
+    if done == NOT_AT_ONCE and not names_memory(asked):
+        return 0
+    thread = release_gil()
     if done == NOT_AT_ONCE:
         failed = prepare_by_lookup(hold, asked, window, failure)
     else:
@@ -325,25 +346,18 @@ cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_acc
     cdef Failure failure
     cdef Asked asked
     cdef AtOnce done
-    cdef size_t i, named = 0
     use[0] = NULL
     asked.handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
     asked.accesses = accesses
     asked.count = count
     asked.flags = flags
-    asked.missing = 0
-    if refuse_accesses(&asked, error):
-        return 1
-    for i in range(count):
-        named += accesses[i].address != 0 or accesses[i].generation != 0
-    if named == 0:                                      # nothing to protect
-        return 0
+    asked.refused = 0
+    if unlikely(flags & ~<uint32_t>ALL_FLAGS != 0):
+        return refuse_argument(error, "prepare: flags has bits that this version does not know", flags)
     done = prepare_known(hold, &asked, &window, &failure)
     if unlikely(done != DONE):
         if done == REFUSED or prepare_slowly(hold, &asked, done, &window, &failure):
-            if asked.missing:
-                return refuse_untracked(error, &accesses[asked.missing - 1], asked.missing, count)
-            return refuse_use(hold.core, &failure, count, error)
+            return refuse_prepare(hold.core, &failure, &asked, error)
     use[0] = <xlogmem_use*>window
     return 0
 

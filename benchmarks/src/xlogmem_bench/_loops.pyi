@@ -68,8 +68,9 @@ class Rounds:
 
 @disjoint_base
 class Uses(Rounds):
-    def __init__(self, uses: Iterable[tuple[int, Sequence[tuple[int, int]]]], streams: Iterable[Stream],
-                 blocks: Iterable[DeviceBlock], stride: int = 0) -> None: ...
+    def __init__(self, uses: Iterable[tuple[int, Sequence[tuple[int, int]]]], streams: Iterable[Stream | int],
+                 blocks: Iterable[DeviceBlock], stride: int = 0, *, by_address: bool = False,
+                 hold: bool = False) -> None: ...
     def run(self, rounds: int) -> int: ...
 
 @final

@@ -31,7 +31,7 @@ def mark():
 include "loops/driver.pxi"      # raw driver calls
 include "loops/programs.pxi"    # `Allocator.program`: allocate, free, launch, synchronize
 include "loops/allocators.pxi"  # allocators as C++ calls them, and pairs of allocate and free
-include "loops/uses.pxi"        # uses of blocks, over the functions of the core
+include "loops/uses.pxi"        # uses of blocks, through the C table
 include "loops/empty.pxi"       # an empty context manager, the yardstick of `use`
 include "loops/scheme.pxi"      # baselines: one event per use, driver calls by hand
 include "loops/lookup.pxi"      # lookups by address

@@ -16,7 +16,6 @@ from xlogmem.native cimport (
     xlogmem_table,
     xlogmem_upstream,
 )
-from xlogmem._core cimport prepare
 from xlogmem.blocks cimport Core
 
 

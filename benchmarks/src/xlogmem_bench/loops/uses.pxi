@@ -1,29 +1,20 @@
-# Uses of blocks on an xlogmem runtime, over the functions of the core that all paths from Python end in.
+# Uses of blocks on an xlogmem runtime, through the C table, as programs in C++ make them.
 
+from cpython.pycapsule cimport PyCapsule_GetPointer
 from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
-from xlogmem._base.failures cimport Failure
-from xlogmem._core cimport (
-    HAND_BACK_ALL,
-    LAUNCHED,
-    READ,
-    WAIT_FOR_CONFLICTS,
-    Block,
-    CoreState,
-    Request,
-    Window,
-    allocate,
-    file_window_locked,
-    finish_rest,
-    free_block,
-    prepare,
-    return_window,
-    take_window,
-)
-from xlogmem._order cimport StreamState, current_thread
+from xlogmem import _table
 from xlogmem.blocks cimport Core, DeviceBlock
-from xlogmem.resources.base cimport Allocation, start_call_on
+from xlogmem.native cimport (
+    XLOGMEM_READ,
+    XLOGMEM_TABLE,
+    xlogmem_access,
+    xlogmem_error,
+    xlogmem_runtime,
+    xlogmem_table,
+    xlogmem_use,
+)
 from xlogmem.streams cimport Stream, core_of
 
 
@@ -35,6 +26,20 @@ cdef extern from "loops/per_use_events.hpp" namespace "xlogmem_bench" nogil:
     cdef struct access:
         uint64_t block
         uint64_t flags
+
+cdef xlogmem_table* c_table = <xlogmem_table*>PyCapsule_GetPointer(_table.table, XLOGMEM_TABLE)
+
+
+cdef class Held:
+    """A hold on a runtime."""
+    cdef xlogmem_runtime* runtime
+
+    def __init__(self, Core runtime):
+        self.runtime = c_table.open(<void*>runtime)
+
+    def __dealloc__(self):
+        if self.runtime != NULL:
+            c_table.close(self.runtime)
 
 
 cdef class Rounds:
@@ -59,120 +64,96 @@ cdef class Rounds:
         self.stride = stride
 
 
-cdef inline Window* window_on(CoreState* core, StreamState* stream) noexcept nogil:
-    cdef Window* window = take_window(core)
-    window.stream = stream
-    window.on_conflict = WAIT_FOR_CONFLICTS
-    window.thread = current_thread()
-    window.hand_back = HAND_BACK_ALL
-    return window
-
-
-cdef inline int launch_nothing(CoreState* core, Window* window, Failure* failure) except -1 nogil:
-    """What `use` does around a launch, and the end of the window."""
-    cdef bint more
-    cdef int failed = prepare(core, window, failure)
-    if not failed:
-        core.order.lock.lock()
-        more = file_window_locked(core, window, LAUNCHED)
-        core.order.lock.unlock()
-        if more:
-            failed = finish_rest(core, window, failure)
-    return_window(core, window)
-    return failed
-
-
 cdef class Uses(Rounds):
-    """Rounds of uses on an xlogmem runtime: what `use` ends in, without Python's part."""
-    cdef Core runtime
+    """Rounds of uses on an xlogmem runtime.  Streams are streams of the runtime, or bare handles, which `hold` holds."""
+    cdef Held held
+    cdef Handles handles
     cdef list streams
     cdef list blocks
-    cdef vector[Request] requests
+    cdef vector[xlogmem_access] named
 
-    def __init__(self, uses, streams, blocks, size_t stride=0):
-        cdef Request request
+    def __init__(self, uses, streams, blocks, size_t stride=0, *, bint by_address=False, bint hold=False):
+        cdef xlogmem_access access
+        cdef xlogmem_error error
         cdef DeviceBlock block
         super().__init__(uses, stride)
         self.streams = list(streams)
         self.blocks = list(blocks)
-        self.runtime = core_of(self.streams[0])
+        self.held = Held((<DeviceBlock>self.blocks[0]).core)
+        self.handles = Handles([stream if isinstance(stream, int) else stream.handle for stream in self.streams])
         for block in self.blocks:
-            request.slot = block.block.slot
-            request.generation = block.generation
-            request.access = 0
-            self.requests.push_back(request)
-        if self.span > self.requests.size():
-            raise ValueError(f"{self.span} blocks are used, there are {self.requests.size()}")
+            if c_table.identify(self.held.runtime, <void*>block, &access):
+                raise ValueError
+            access.generation = 0 if by_address else access.generation
+            self.named.push_back(access)
+        if self.span > self.named.size():
+            raise ValueError(f"{self.span} blocks are used, there are {self.named.size()}")
+        for i in range(self.handles.streams.size() if hold else 0):
+            if c_table.hold_stream(self.held.runtime, self.handles.streams[i], &error):
+                raise_error(&error)
 
     def run(self, size_t rounds):
-        cdef CoreState* core = &self.runtime.state
-        cdef vector[StreamState*] states
-        cdef Failure failure
-        cdef Request* request
-        cdef Window* window
+        cdef xlogmem_runtime* runtime = self.held.runtime
+        cdef vector[xlogmem_access] accesses
+        cdef xlogmem_access* access
+        cdef xlogmem_error error
+        cdef xlogmem_use* opened
+        cdef void** streams = self.handles.streams.data()
         cdef size_t base = 0, _, j, k
         cdef uint64_t before, took
         cdef int failed = 0
-        for stream in self.streams:
-            states.push_back((<Stream>stream).state)
         with nogil:
             before = now()
             for _ in range(rounds):
                 for j in range(self.uses.size()):
-                    window = window_on(core, states[self.uses[j].stream])
+                    accesses.resize(self.uses[j].end - self.uses[j].first)
+                    access = accesses.data()
                     for k in range(self.uses[j].first, self.uses[j].end):
-                        request = &window.requests.emplace_back()       # a copy that is changed stalls the processor
-                        request.slot = self.requests[base + self.accesses[k].block].slot
-                        request.generation = self.requests[base + self.accesses[k].block].generation
-                        request.access = self.accesses[k].flags
-                    failed = launch_nothing(core, window, &failure)
+                        access[0] = self.named[base + self.accesses[k].block]
+                        access.access = self.accesses[k].flags
+                        access += 1
+                    failed = c_table.prepare(runtime, streams[self.uses[j].stream], accesses.data(), accesses.size(), 0,
+                                             &opened, &error) or c_table.finish(runtime, opened, &error)
                     if failed:
                         break
                 if failed:
                     break
                 base += self.stride
-                if base + self.span > self.requests.size():
+                if base + self.span > self.named.size():
                     base = 0
             took = now() - before
         if failed:
-            self.runtime.fail(&failure, "a benchmark")
+            raise_error(&error)
         return took
 
 
 def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
-    """Allocate on the first stream, read on `readers` others, free: on an xlogmem runtime, from C."""
-    cdef Core runtime = core_of(streams[0])
-    cdef CoreState* core = &runtime.state
-    cdef vector[StreamState*] states
-    cdef Block* block = NULL
-    cdef Allocation wanted
-    cdef Failure failure
-    cdef Request request
-    cdef Window* window
+    """Allocate on the first stream, read on `readers` others, free."""
+    cdef Held held = Held(core_of(streams[0]))
+    cdef Handles handles = Handles([stream.handle for stream in streams])
+    cdef void** on = handles.streams.data()
+    cdef xlogmem_access access
+    cdef xlogmem_error error
+    cdef xlogmem_use* opened
+    cdef void* ptr
     cdef uint64_t before, took
     cdef size_t _, reader
     cdef int failed = 0
-    for stream in streams:
-        states.push_back((<Stream>stream).state)
+    access.access = XLOGMEM_READ
     with nogil:
         before = now()
         for _ in range(rounds):
-            start_call_on(&wanted, nbytes, states[0])
-            failed = allocate(core, &wanted, &block, &failure)
-            if failed:
-                break
-            request.slot, request.generation, request.access = block.slot, block.generation, READ
-            for reader in range(1, readers + 1):
-                window = window_on(core, states[reader])
-                window.requests.push_back(request)
-                failed = launch_nothing(core, window, &failure)
+            failed = (c_table.allocate(held.runtime, nbytes, on[0], &ptr, &error)
+                      or c_table.find(held.runtime, ptr, &access, NULL, NULL, &error))
+            for reader in range(1, readers + 1 if not failed else 0):
+                failed = (c_table.prepare(held.runtime, on[reader], &access, 1, 0, &opened, &error)
+                          or c_table.finish(held.runtime, opened, &error))
                 if failed:
                     break
-            if not failed:
-                failed = free_block(core, request.slot, request.generation, NULL, NULL, &failure)
             if failed:
                 break
+            c_table.deallocate(held.runtime, ptr, on[0])
         took = now() - before
     if failed:
-        runtime.fail(&failure, "a benchmark")
+        raise_error(&error)
     return took
