@@ -22,7 +22,7 @@ def used(pattern: Pattern) -> Build:
         floor = _loops.Hand(pattern.hand, world.streams)
         yield Candidate("driver", CPP, FLOOR, floor.run, BY_HAND, pattern.most)
         for policy in ("adaptive", "lazy", "precise"):
-            yield from used_by_xlogmem(pattern, policy)
+            yield from used_by_xlogmem(world, pattern, policy)
         scheme = _loops.PerUseEvents(pattern.uses, world.streams, pattern.blocks, 256, pattern.stride)
         stack.callback(scheme.close)
         yield Candidate(PER_USE_EVENTS, CPP, PEER, scheme.run, most=pattern.most,
@@ -32,7 +32,7 @@ def used(pattern: Pattern) -> Build:
     return build
 
 
-def used_by_xlogmem(pattern: Pattern, policy: str) -> Iterator[Candidate]:
+def used_by_xlogmem(world: World, pattern: Pattern, policy: str) -> Iterator[Candidate]:
     name = "xlogmem" if policy == "adaptive" else f"xlogmem, {policy}"
     runtime = xlogmem.DeviceRuntime(policy=policy)
     on = [runtime.acquire_stream() for _ in range(1 + max(stream for stream, _ in pattern.uses))]
@@ -44,10 +44,22 @@ def used_by_xlogmem(pattern: Pattern, policy: str) -> Iterator[Candidate]:
     yield Candidate(name, CPP, OURS, _loops.Uses(pattern.uses, on, blocks, pattern.stride).run, most=pattern.most,
                     before=before)
     if policy == "adaptive":
+        yield from used_otherwise(world, pattern)
         yield Candidate(name, PYTHON, OURS, timed(with_use(xlogmem.use, pattern, on, blocks)), most=pattern.most,
                         before=before)
         yield Candidate("empty context manager", PYTHON, PEER, timed(with_use(_loops.empty_use, pattern, on, blocks)),
                         "does nothing, with the same arguments: the least that Python could take", pattern.most)
+
+
+def used_otherwise(world: World, pattern: Pattern) -> Iterator[Candidate]:
+    """Blocks by their addresses, and streams of others, which are held or may be destroyed at any time."""
+    for how in ("by address", "held streams", "bare streams") if not pattern.stride else ():
+        runtime = xlogmem.DeviceRuntime()
+        on = [runtime.acquire_stream() for _ in range(len(world.streams))]
+        blocks = [runtime.allocate(256, on[0]) for _ in range(pattern.blocks)]
+        uses = _loops.Uses(pattern.uses, on if how == "by address" else world.streams, blocks,
+                           by_address=how == "by address", hold=how == "held streams")
+        yield Candidate(f"xlogmem, {how}", CPP, OURS, uses.run)
 
 
 def nothing() -> None:
