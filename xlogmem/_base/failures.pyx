@@ -401,6 +401,13 @@ cdef object class_of(Failure* failure):
 
 
 cdef object exception_of(Failure* failure, str message):
+    """The exception for a failure, whose kind the C table reads."""
+    error = exception_without_kind(failure, message)
+    error.failure_kind = <int>failure.kind
+    return error
+
+
+cdef object exception_without_kind(Failure* failure, str message):
     kind = class_of(failure)
     if failure.kind in (DRIVER_FAILED, STREAM_IS_GONE):
         return kind(message, call=failure.call.decode(), code=int(failure.code), name=error_name(failure.code)[0])

@@ -10,9 +10,10 @@
  * alone.  xlogmem.hpp has all of this for C++.
  *
  * Functions that are not said to need the GIL may be called with it or without it, from any thread.  They take it only
- * to call a resource that is written in Python and, where a `prepare` waits on the host, to look for signals.  Where
- * they may wait they release the GIL meanwhile, if the caller holds it.  They throw nothing.  Where the host has no
- * memory for xlogmem's own tables, a line on stderr says so and the process is aborted.
+ * to call a resource that is written in Python, to look for signals where a `prepare` waits on the host, and for uses
+ * that name memory of another device than the runtime's.  Uses release it where they may wait, if the caller holds it.
+ * Functions throw nothing.  Where the host has no memory for xlogmem's own tables, a line on stderr says so and the
+ * process is aborted.
  */
 #ifndef XLOGMEM_H
 #define XLOGMEM_H
@@ -127,8 +128,9 @@ typedef struct xlogmem_table {
 
     /* Before a launch: all accesses are validated, the waits that make the launch right are queued on its stream, and
      * from now on the blocks are not freed before `finish` or `cancel`.  Where a conflicting use is open on another
-     * stream (one of the two writes) the host waits until it is closed.  A stream that is named here first is ordinary:
-     * its work on memory of other streams is recorded.  Returns 0, or 1 with the error filled in: then nothing is open,
+     * stream (one of the two writes) the host waits until it is closed.  Memory of other devices may be named as well,
+     * where their runtimes track it and this device has access.  A stream that is named here first is ordinary: its
+     * work on memory of other streams is recorded.  Returns 0, or 1 with the error filled in: then nothing is open,
      * and nothing may be launched.  `*use` is NULL where the accesses name no memory. */
     int (*prepare)(xlogmem_runtime *runtime, void *stream, const xlogmem_access *accesses, size_t count,
                    uint32_t flags, xlogmem_use **use, xlogmem_error *error);

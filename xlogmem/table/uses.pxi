@@ -153,6 +153,9 @@ cdef int refuse_prepare(CoreState* core, Failure* failure, Asked* asked, xlogmem
     cdef const xlogmem_access* access = &asked.accesses[asked.refused - 1]
     if asked.refused == 0:
         return refuse_use(core, failure, asked.count, error)
+    if is_access(access) and access.generation != 0:
+        fail_block(failure, BLOCK_IS_STALE, access.generation, asked.refused)
+        return refuse_use(core, failure, asked.count, error)
     if not is_access(access):
         return refuse_argument(error, "prepare: an access is not XLOGMEM_READ, _WRITE or _READ_WRITE", access.access)
     return refuse_untracked(error, access, asked.refused, asked.count)
@@ -357,6 +360,9 @@ cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_acc
     done = prepare_known(hold, &asked, &window, &failure)
     if unlikely(done != DONE):
         if done == REFUSED or prepare_slowly(hold, &asked, done, &window, &failure):
+            if may_be_elsewhere(hold, &asked, &failure):
+                if prepare_elsewhere(hold, &asked, use, error) == 0 or error.kind != 0:
+                    return error.kind != 0
             return refuse_prepare(hold.core, &failure, &asked, error)
     use[0] = <xlogmem_use*>window
     return 0
@@ -416,6 +422,8 @@ cdef int table_finish(xlogmem_runtime* runtime, xlogmem_use* use, xlogmem_error*
     cdef Failure failure
     if use == NULL:
         return 0
+    if unlikely(is_recorder(use)):
+        return end_elsewhere(use, True, error)
     core = hold.core                                    # the hold may be gone afterwards
     if unlikely(end_use(hold, <Window*>use, LAUNCHED, &failure)):
         return refuse_use(core, &failure, 0, error)
@@ -423,8 +431,11 @@ cdef int table_finish(xlogmem_runtime* runtime, xlogmem_use* use, xlogmem_error*
 
 
 cdef void table_cancel(xlogmem_runtime* runtime, xlogmem_use* use) noexcept nogil:
+    cdef xlogmem_error unread
     cdef Failure ignored
-    if use != NULL:
+    if use != NULL and is_recorder(use):
+        end_elsewhere(use, False, &unread)
+    elif use != NULL:
         end_use(<RuntimeHold*>runtime, <Window*>use, CANCELLED, &ignored)
 
 
@@ -516,8 +527,8 @@ cdef bint find_address_of(CoreState* core, Found* found) noexcept nogil:
     cdef Block* block
     cdef bint there
     core.order.lock.lock()
-    block = core.blocks[found.slot]
-    there = is_still_locked(core, block, found.generation)
+    block = core.blocks[found.slot] if found.slot < core.blocks.size() else NULL
+    there = block != NULL and is_still_locked(core, block, found.generation)
     if there:
         found.ptr = block.ptr
     core.order.lock.unlock()

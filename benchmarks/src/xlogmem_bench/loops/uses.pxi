@@ -65,7 +65,7 @@ cdef class Rounds:
 
 
 cdef class Uses(Rounds):
-    """Rounds of uses on an xlogmem runtime.  Streams are streams of the runtime, or bare handles, which `hold` holds."""
+    """Rounds of uses on an xlogmem runtime, on its own streams or on bare handles, which `hold` holds."""
     cdef Held held
     cdef Handles handles
     cdef list streams

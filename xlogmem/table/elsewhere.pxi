@@ -1,0 +1,156 @@
+# Uses of memory of other devices: a recorder of Python takes part for the caller.
+#
+# A launch across devices has a window in the runtime of each device (launch/elsewhere.pxi): it registers its stream
+# there, and queries if its device has access to the memory.  All of that is Python's, so such a use takes the GIL when
+# it is prepared and when it ends.  The last bit of an `xlogmem_use` says if it is a recorder or a window.
+
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from libc.stdint cimport uint32_t
+from libc.stdio cimport snprintf
+
+from xlogmem.errors import DeviceLostError, StreamMisuseError, UseAfterFreeError
+from xlogmem._base.failures cimport (
+    BLOCK_IS_AWAITED,
+    BLOCK_IS_CONTESTED,
+    BLOCK_IS_STALE,
+    SOURCE_IS_CAPTURING,
+    STREAM_IS_CAPTURING,
+    WAIT_IS_CIRCULAR,
+    Failure,
+    UnderWay,
+    put_back,
+    set_aside,
+)
+from xlogmem._core cimport Found
+from xlogmem._driver cimport process_is_closing
+from xlogmem.blocks cimport Core
+from xlogmem.launch cimport LaunchRecorder, add_use
+from xlogmem.native cimport (
+    XLOGMEM_ANY_THREAD,
+    XLOGMEM_CAPTURING,
+    XLOGMEM_CONFLICT,
+    XLOGMEM_FAILED,
+    XLOGMEM_HAND_BACK_WRITES,
+    XLOGMEM_INVALID,
+    XLOGMEM_LOST,
+    XLOGMEM_REFUSE_CONFLICTS,
+    XLOGMEM_STALE,
+    XLOGMEM_TEXT,
+    xlogmem_access,
+    xlogmem_error,
+    xlogmem_use,
+)
+
+
+cdef bint may_be_elsewhere(RuntimeHold* hold, Asked* asked, Failure* failure) noexcept nogil:
+    """True if a runtime of another device may have a block that was not found."""
+    if hold.devices < 2 or process_is_closing():
+        return False
+    if asked.refused:
+        return is_access(&asked.accesses[asked.refused - 1])
+    return failure.kind == BLOCK_IS_STALE
+
+
+cdef inline bint is_recorder(xlogmem_use* use) noexcept nogil:
+    return <size_t>use & 1
+
+
+cdef int prepare_elsewhere(RuntimeHold* hold, Asked* asked, xlogmem_use** use, xlogmem_error* error) noexcept with gil:
+    """Prepare a use of which an access is not in this runtime.  Returns 1 with the error filled in, or 1 with its kind
+    0 if no runtime of another device tracks the memory either."""
+    cdef LaunchRecorder recorder
+    cdef UnderWay exception
+    set_aside(&exception)
+    error.kind = 0
+    try:
+        recorder = begin_elsewhere(hold, asked)
+        if recorder is None:
+            return 1
+        recorder.preflight()
+        Py_INCREF(recorder)
+        use[0] = <xlogmem_use*>(<size_t><void*>recorder | 1)
+        return 0
+    except BaseException as raised:
+        fill_raised(raised, error)
+        return 1
+    finally:
+        put_back(&exception)
+
+
+cdef LaunchRecorder begin_elsewhere(RuntimeHold* hold, Asked* asked):
+    """Make a recorder of all accesses; None if the memory of one is tracked nowhere."""
+    cdef Core own = <Core>hold.owner
+    cdef const xlogmem_access* access
+    cdef LaunchRecorder recorder
+    cdef list named = []
+    cdef size_t i
+    for i in range(asked.count):
+        access = &asked.accesses[i]
+        if access.address != 0 or access.generation != 0:
+            block = block_anywhere(own, access)
+            if block is None:
+                asked.refused = i + 1
+                return None
+            named.append((block, access.access))
+    recorder = LaunchRecorder(
+        <size_t>asked.handle, runtime=own,
+        on_conflict="raise" if asked.flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else "wait",
+        handback="writes" if asked.flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else "all")
+    for block, kind in named:
+        add_use(recorder, block, kind, block)
+    recorder.window.moved = asked.flags & <uint32_t>XLOGMEM_ANY_THREAD != 0
+    return recorder
+
+
+cdef object block_anywhere(Core own, const xlogmem_access* access):
+    """The identity of the block of an access, in whichever runtime of the process; None if there is none."""
+    cdef Core core
+    cdef Found found
+    cdef bint there
+    from xlogmem.runtime import existing_runtimes
+    for core in [own, *existing_runtimes()]:
+        found.slot, found.generation = access.slot, access.generation
+        if access.generation == 0:
+            there = core.find(access.address, &found)
+        else:
+            with nogil:
+                there = find_address_of(&core.state, &found)
+        if there:
+            return core.identity(found.ptr, found.generation, found.slot, None)
+    return None
+
+
+cdef int end_elsewhere(xlogmem_use* use, bint launched, xlogmem_error* error) noexcept with gil:
+    """End what `prepare_elsewhere` began."""
+    cdef UnderWay exception
+    set_aside(&exception)
+    recorder = <object><PyObject*>(<size_t>use & ~<size_t>1)
+    try:
+        Py_DECREF(recorder)
+        recorder.commit() if launched else recorder.cancel()
+        return 0
+    except BaseException as raised:
+        fill_raised(raised, error)
+        return 1
+    finally:
+        put_back(&exception)
+
+
+cdef int fill_raised(object raised, xlogmem_error* error) except -1:
+    """Fill in the error for an exception."""
+    kind = getattr(raised, "failure_kind", 0)
+    if isinstance(raised, UseAfterFreeError):
+        error.kind = XLOGMEM_STALE
+    elif isinstance(raised, DeviceLostError):
+        error.kind = XLOGMEM_LOST
+    elif kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING):
+        error.kind = XLOGMEM_CAPTURING
+    elif kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
+        error.kind = XLOGMEM_CONFLICT
+    elif isinstance(raised, StreamMisuseError):
+        error.kind = XLOGMEM_INVALID
+    else:
+        error.kind = XLOGMEM_FAILED
+    text = str(raised).encode(errors="replace")
+    snprintf(error.text, XLOGMEM_TEXT, "%s", <const char*>text)
+    return 0
