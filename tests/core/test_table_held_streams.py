@@ -229,3 +229,29 @@ def test_unrecorded_work_counts_once_memory_was_allocated_there(held, foreign, a
         pass
     assert b.ordered(late, b.U) == allocated
     b.runtime.reap_pending()
+
+
+def test_a_known_handle_is_not_trusted_once_its_registration_is_another_ones(held):
+    """The stream's place in every clock is used again, by a stream that is known to live."""
+    b, hold = held
+    block = b.alloc(b.S)
+    stream = check(cuda.cuStreamCreate(1))
+    handle = int(stream)
+    hold.hold_stream(handle)
+    hold.finish(hold.prepare(handle, read=[block.ptr]))
+    b.runtime.unregister_stream(handle, successor=b.S)
+    b.use(b.S, (block, "write"))
+    check(cuda.cuCtxSynchronize())
+    b.runtime.reap_pending(blocking=True)
+    taken = [b.runtime.acquire_stream() for _ in range(4)]           # one has the place now
+    check(cuda.cuStreamDestroy(stream))
+    again = check(cuda.cuStreamCreate(1))
+    assert int(again) == handle
+    with hold.use(handle, write=[block.ptr]):
+        first = b.work(at(handle))
+    with use(b.T, read=block):
+        pass
+    assert b.ordered(first, b.T)
+    assert taken
+    b.runtime.unregister_stream(handle, successor=b.S)
+    check(cuda.cuStreamDestroy(again))

@@ -262,8 +262,9 @@ cdef AtOnce prepare_known(RuntimeHold* hold, Asked* asked, Window** result, Fail
     cdef bint capturing = False
     cdef AtOnce done = NOT_AT_ONCE
     if (has_deferred_work(core) or <size_t>asked.handle == PER_THREAD
-            or (<size_t>asked.handle > PER_THREAD and (stream_is_capturing(asked.handle, &capturing, failure)
-                                                       or capturing))):
+            or (<size_t>asked.handle > PER_THREAD and stream_is_capturing(asked.handle, &capturing, failure))):
+        return NOT_AT_ONCE
+    if capturing:
         return NOT_AT_ONCE
     core.order.lock.lock()
     stream = known_stream_locked(hold, asked.handle)
