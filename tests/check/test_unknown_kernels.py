@@ -93,13 +93,14 @@ def test_both_lines_and_the_launches_that_computed_nothing(checked):
     run = checked(TWO_LAUNCHES)
     lines = [run.findings[0][which]["stack"][1]["line"] for which in ("first", "second")]
     assert lines == [line_with(TWO_LAUNCHES, text) for text in ("# the first", "# the second")]
-    assert list(run.notes["notes"]) == ["2 launches of kernels computed nothing"]
-    assert run.stderr.splitlines()[-2] == "xlogmem check: 2 launches of kernels computed nothing"
+    note = "2 launches of kernels computed nothing, because the check runs without a GPU"
+    assert list(run.notes["notes"]) == [note]
+    assert run.stderr.splitlines()[-2] == f"xlogmem check: {note}"
 
 
 def test_one_launch_that_computed_nothing(checked):
     run = checked(START + "launch(function_of(PTX), a, q, p)\n")
-    assert list(run.notes["notes"]) == ["1 launch of a kernel computed nothing"]
+    assert list(run.notes["notes"]) == ["1 launch of a kernel computed nothing, because the check runs without a GPU"]
 
 
 RESULTS = "without a GPU kernels compute nothing: the program may have ended because it works with their results"
@@ -146,7 +147,7 @@ for _ in range(3):
 ''')
     assert run.returncode == 0
     assert list(run.notes["notes"]) == [
-        "3 launches of kernels computed nothing",
+        "3 launches of kernels computed nothing, because the check runs without a GPU",
         "3 launches were not judged, because it is not known what these kernels do to memory: mystery"]
 
 

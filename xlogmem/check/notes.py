@@ -8,7 +8,7 @@ from xlogmem._base.units import counted
 
 __all__ = ["COMPUTED_NOTHING", "MAY_HAVE_VERIFIED", "of_gpu", "of_journal", "of_simulator"]
 
-COMPUTED_NOTHING = "computed nothing"                   # the end of a note
+COMPUTED_NOTHING = "computed nothing, because the check runs without a GPU"     # the end of a note
 MAY_HAVE_VERIFIED = ("without a GPU kernels compute nothing: the program may have ended because it works with their "
                      "results, or verifies them")
 MOST_NAMES = 3                                          # of kernels, in a note
