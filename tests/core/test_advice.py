@@ -223,6 +223,14 @@ def test_what_buffers_advise(state):
     assert isinstance(state, DeviceState)
 
 
+def test_an_array_of_the_host_is_copied_to_the_device(state):
+    array, runtime = np.array([1, 2, 3]), state.runtime
+    for call in (lambda: use(0, read=array, runtime=runtime), lambda: runtime.adopt(array)):
+        advised(call, "copy it to the device, as cupy.asarray(x), xlogmem.from_numpy(x) and a tensor's x.cuda() do")
+    copy = state.from_numpy(array)
+    enter(use(0, read=copy, runtime=runtime))
+
+
 def test_what_a_resolver_has_to_be(four):
     x = four()
     block = x.alloc(x.S)

@@ -104,5 +104,5 @@ cdef object size_of(object what):
 
 
 cdef int refuse_host_memory(object what, str where) except -1:
-    raise TypeError(f"{where}: {kind_of(what)} is host memory, which xlogmem does not order: copy it to the "
-                    "device (Buffer.copy_from, DeviceState.from_numpy) and name the copy")
+    raise TypeError(f"{where}: {kind_of(what)} is host memory, which xlogmem does not order: copy it to the device, as "
+                    "cupy.asarray(x), xlogmem.from_numpy(x) and a tensor's x.cuda() do, and name the copy")
