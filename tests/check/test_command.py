@@ -338,7 +338,8 @@ def test_a_python_file_or_module_is_run_with_this_python(check, words):
 @pytest.mark.parametrize(("words", "message"), [
     (["--jsn", "out.json", "program.py"], "No such option '--jsn'. Did you mean '--json'?"),
     (["--pssible", "program.py"], "No such option '--pssible'. Did you mean '--possible'?"),
-    (["--json=a.json", "-x", "program.py"], "No such option '-x'."),
+    (["--no-gp", "program.py"], "No such option '--no-gp'. Did you mean '--no-gpu'?"),
+    (["--json=a.json", "-x", "program.py"], "No such option '-x'. The options are --gpu, --no-gpu, --pools, --json, "),
 ])
 def test_an_option_that_is_mistyped_is_no_program(check, words, message):
     check.file.write_text(HANDED_OVER)

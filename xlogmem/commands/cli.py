@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points, version
 from typing import Any
 
@@ -19,6 +21,7 @@ from xlogmem._base.screens import Table, console
 from xlogmem._base.texts import printable
 from xlogmem.commands.check import check
 from xlogmem.commands.demo import demo
+from xlogmem.commands.programs import options_of
 from xlogmem.commands.top import top
 from xlogmem.commands.trace import trace
 from xlogmem.errors import DriverNotFoundError
@@ -52,6 +55,26 @@ class Commands(click.Group):
         if name in BENCH:
             return unavailable(name, "Not installed: xlogmem-bench.", MISSING)
         return None
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        with options_named():
+            return super().parse_args(context, arguments)
+
+    def invoke(self, context: click.Context) -> Any:
+        with options_named():
+            return super().invoke(context)
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """Let the refusal of an option, of any command, name all options where none is near."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        if error.possibilities or not error.ctx:
+            raise
+        message = f"{error.message.rstrip('.')}. The options are {', '.join(options_of(error.ctx))}"
+        raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from None
 
 
 def unavailable(name: str, short: str, reason: str) -> click.Command:

@@ -11,9 +11,15 @@ import click
 from xlogmem._base.signatures import nearest
 from xlogmem._base.texts import printable
 
-__all__ = ["RunsProgram", "given_to_the_program", "program"]
+__all__ = ["RunsProgram", "given_to_the_program", "options_of", "program"]
 
 HINT = "xlogmem.commands.programs.hint"                 # in `meta` of the context
+
+
+def options_of(context: click.Context) -> list[str]:
+    """The long options of a command, as they are written."""
+    return [option for one in context.command.get_params(context) for option in (*one.opts, *one.secondary_opts)
+            if option.startswith("--")]
 
 
 class RunsProgram(click.Command):
@@ -29,11 +35,13 @@ class RunsProgram(click.Command):
         joined = next((i for i, word in enumerate(before) if len(word) > 2 and word.startswith(("-m", "-c"))), None)
         if joined is not None:                          # -mpackage: an unknown option, behind which click goes on
             args.insert(joined, "--")
-        rest = super().parse_args(ctx, args)
+        try:
+            rest = super().parse_args(ctx, args)
+        except click.MissingParameter:
+            raise click.UsageError(f"give a program, such as: xlogmem {self.name} program.py", ctx) from None
         words = ctx.params.get("command") or ()
         if words and given[:-len(words)][-1:] != ["--"]:
-            ours = {option for one in self.params for option in (*one.opts, *one.secondary_opts)
-                    if option.startswith("--")}
+            ours = set(options_of(ctx)) - set(ctx.help_option_names)        # a program has that, too
             named = list(dict.fromkeys(option for word in words[1:] if (option := word.partition("=")[0]) in ours))
             if named:
                 ctx.meta[HINT] = printable(
@@ -64,9 +72,9 @@ def program(words: tuple[str, ...]) -> list[str]:
         if first[:2] in ("-m", "-c"):
             return [sys.executable, *words]
         context = click.get_current_context()
-        options = [option for parameter in context.command.params for option in parameter.opts]
         name = printable(first.partition("=")[0])
-        raise click.NoSuchOption(name, possibilities=[*filter(None, [nearest(name, options)])], ctx=context)
+        near = nearest(name, options_of(context))
+        raise click.NoSuchOption(name, possibilities=[near] if near else None, ctx=context)
     if first.endswith(".py"):
         if not os.path.isfile(first):
             raise click.UsageError(printable(f"{first!r}: there is no such file in {os.getcwd()}"))
