@@ -94,6 +94,23 @@ def test_the_check_finds_the_wrong_program_and_not_the_right_one(tmp_path, edit,
         assert program is not wrong or shown.strip() in report
 
 
+@pytest.mark.skipif(not SIMULATED, reason="reads the races of the simulated driver")
+@pytest.mark.parametrize("named", [re.search(r"`(read=\[x, y\])`", README)[1], "read=x"])
+def test_a_list_names_several_arrays(named):
+    import xlogmem
+
+    runtime = xlogmem.get_runtime()
+    streams = *_, upload, compute = [runtime.acquire_stream() for _ in range(3)]
+    x, y, z = (runtime.allocate(1024, stream) for stream in streams)
+    check(cuda.cuMemsetD8Async(y.ptr, 1, 1024, upload.handle))
+    names = {"xlogmem": xlogmem, "compute": compute, "x": x, "y": y, "z": z}
+    with eval(f"xlogmem.use(compute, {named}, write=z)", names):
+        check(cuda.cuMemcpyDtoDAsync(z.ptr, y.ptr, 1024, compute.handle))
+    check(cuda.cuCtxSynchronize())
+    assert bool(sim.simulator().races()) == ("y" not in named)
+    sim.simulator().clear_races()
+
+
 def test_nothing_names_what_is_not_there():
     """Every file and test that README and CONTRIBUTING name exists."""
     for text in (README, (ROOT / "CONTRIBUTING.md").read_text()):
