@@ -58,6 +58,9 @@ struct Range {
     bool moved = false;  // it is known only that some of these bytes are touched
 };
 
+// To xlogmem, whose memory it is: as work of a new block's own stream, or by a window. See declared.hpp.
+enum class Known : u8 { Not, New, Declared };
+
 // The call that destroyed a handle; of a stream its number, too.
 struct Destroyed {
     Operation what;
@@ -83,6 +86,7 @@ struct Access {
     bool may_signal = true;  // the host may know by it, while the kernel runs, of all that came before
     bool in_capture = false;  // its time is one of the capture, not of a stream
     u32 library = 0;  // a name: of the library that has made the stream for itself
+    Known known = Known::Not;
     bool of_driver = false;  // wrong by the rules of the driver's pool alone, which a check has put in place: pools.hpp
 };
 

@@ -42,7 +42,7 @@ Role Declared::role_at(u64 stream, u64 at, Role unless) const {
     return !writes_too ? Role::Read : reads ? Role::ReadWrite : Role::Write;
 }
 
-void Declared::look(const Access& access, const Omission& omission, bool own) {
+Known Declared::look(const Access& access, const Omission& omission, bool own) {
     Omission found = omission;
     u64 at = access.anchor ? access.anchor : access.begin;
     bool named = false, may_write = false;
@@ -52,8 +52,11 @@ void Declared::look(const Access& access, const Omission& omission, bool own) {
         may_write |= writes(use.role);
         found.declared = use.site;
     }
+    if (named && (!writes(access.role) || may_write)) return Known::Declared;
+    if (!named && own) return Known::New;
     found.kind = named ? Omission::Kind::Written : Omission::Kind::Outside;
-    if (named ? writes(access.role) && !may_write : !own) add(found);
+    if (audits_) add(found);
+    return Known::Not;
 }
 
 void Declared::add(const Omission& omission) {

@@ -3,7 +3,8 @@
 // Before a launch, xlogmem's `use` declares which memory the launch reads and writes, and on which stream. The declared
 // role replaces an unknown role of a kernel's pointer. An audit notes two more things, which need not cause a race:
 // work on tracked memory outside of any window, and work that writes memory which its window declares as read. A
-// block's own stream may work on the block undeclared until a launch on another stream has named it.
+// block's own stream may work on the block undeclared until a launch on another stream has named it. In every check an
+// access says in which way it is known: of two that are not in order, those that xlogmem does not know need a window.
 //
 // Without an audit, too, it is noted where a launch went elsewhere: while its window was open nothing was queued on the
 // window's stream, and the window's thread queued work on another stream, on memory that the window names and no window
@@ -60,8 +61,8 @@ class Declared {
     void note_work(u64 stream);  // anything that is queued on it, or a wait of the host for it
     // Keeps a thread's work on memory that only windows of other streams name, until these close.
     void look_elsewhere(u64 thread, const Stream& stream, u64 at, const Omission& omission);
-    // Notes work on a tracked block. `own`: the work may be undeclared.
-    void look(const Access& access, const Omission& omission, bool own);
+    // How xlogmem knows of work on a tracked block, which may be undeclared if it is `own`. An audit notes other work.
+    Known look(const Access& access, const Omission& omission, bool own);
     const std::vector<Omission>& omissions() const { return omissions_; }
     void clear() { omissions_.clear(); }
 

@@ -151,9 +151,9 @@ void Engine::find_memory(u64 address) {
     blocks_.forget(block->begin, block->end, false);
 }
 
-// Notes undeclared work. The work of a graph is declared where the graph is launched.
-void Engine::look(const Stream& stream, const Access& access, const Block& block) {
-    if (stream.capture) return;
+// Notes work that xlogmem does not know. The work of a graph is declared where the graph is launched.
+Known Engine::look(const Stream& stream, const Access& access, const Block& block) {
+    if (stream.capture) return Known::Not;
     Omission omission;
     omission.what = access.what;
     omission.stream = stream.id;
@@ -162,13 +162,17 @@ void Engine::look(const Stream& stream, const Access& access, const Block& block
     omission.tag = block.tag;
     if (declared_.any())
         declared_.look_elsewhere(thread_, stream, access.anchor ? access.anchor : access.begin, omission);
-    if (declared_.audits()) declared_.look(access, omission, block.allocated.stream == stream.id && !block.shared);
+    return declared_.look(access, omission, block.allocated.stream == stream.id && !block.shared);
 }
 
 void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
     if (block.place == Place::Host) return touch_host(stream, access, block);
     if (gone(stream, access, block)) return;
-    if (block.tracked && (declared_.audits() || declared_.any())) look(stream, access, block);
+    if (block.tracked && access.known == Known::Not) {
+        Access known = access;
+        known.known = look(stream, access, block);
+        if (known.known != Known::Not) return touch_block(stream, known, block);
+    }
     if (stream.capture) {
         dropped_ += stream.capture->touch(block, access, stream.lane, found_);
     } else {

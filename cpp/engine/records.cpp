@@ -26,9 +26,11 @@ struct Writer {
     const StreamNotes& notes;
 
     std::string json_of(const Access& access) const {
+        static const char* const ways[] = {"", "new", "declared"};
         return "{" + field("name", engine.name(access.what.name)) + ", " + field("site", access.what.site) + ", " +
                field("captured", access.captured) + ", " + field("role", word(access.role, false)) + ", " +
-               field("library", engine.name(access.library)) + ", \"stream\": " + json_of_stream(access.stream) + "}";
+               field("library", engine.name(access.library)) + ", " + field("known", ways[int(access.known)]) +
+               ", \"stream\": " + json_of_stream(access.stream) + "}";
     }
 
     std::string json_of(const Finding& finding) const {

@@ -401,6 +401,7 @@ void Replay::line(Words words) {
 std::string Replay::text_of(const Access& access) const {
     std::string text = engine_.name(access.what.name) + "@" + std::to_string(access.what.site);
     if (access.captured) text += "<" + std::to_string(access.captured);
+    if (access.known != Known::Not) text += access.known == Known::New ? "(new)" : "(declared)";
     if (!access.stream) return text + "/host";
     auto name = stream_names_.find(access.stream);
     return text + "/" + (name == stream_names_.end() ? std::to_string(access.stream) : name->second);

@@ -143,6 +143,8 @@ def test_launches_that_went_elsewhere_are_in_the_summary(tmp_path, clean_environ
     run = subprocess.run([sys.executable, "-m", "pytest", "-q", "-p", "xlogmem.check", "-p", "no:cacheprovider"],
                          stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=clean_environment, timeout=120)
     assert run.stdout.count("AUDIT elsewhere: a `use` names stream") == 1, run.stdout
+    assert run.stdout.count("AUDIT entries are launches that no `use` declares as they are") == 1
+    assert "xlogmem check: 0 certain, 0 possible, 1 AUDIT entry, on the simulated driver" in run.stdout
     assert run.returncode == 0
 
 

@@ -75,18 +75,26 @@ USES = re.compile(r"program\.py:(\d+) in `with (xlogmem\.use\(…, \w+=\w+\))` o
 
 @pytest.mark.parametrize("resource", ["PoolMemoryResource", "AsyncMemoryResource", "DirectMemoryResource"])
 @pytest.mark.parametrize(("second", "uses"), [
-    ("cuda.cuMemcpyDtoDAsync(right.ptr, left.ptr, 1024, b.handle)", ["write=left", "read=left"]),
-    ("cuda.cuMemsetD8Async(left.ptr, 8, 1024, b.handle)", ["write=left", "write=left"]),
-    ("cuda.cuMemsetD8Async(left.ptr, 8, 512, b.handle); left.free()", ["write=left", "write=left"]),
+    ("cuda.cuMemcpyDtoDAsync(right.ptr, left.ptr, 1024, b.handle)", ["read=left"]),
+    ("cuda.cuMemsetD8Async(left.ptr, 8, 1024, b.handle)", ["write=left"]),
+    ("cuda.cuMemsetD8Async(left.ptr, 8, 512, b.handle); left.free()", ["write=left"]),
+    ("runtime.synchronize()\ncuda.cuMemsetD8Async(right.ptr, 8, 1024, a.handle)\n"
+     "cuda.cuMemsetD8Async(right.ptr, 9, 1024, b.handle)", ["write=right", "write=right"]),
+    ("with xlogmem.use(a, write=right): cuda.cuMemsetD8Async(right.ptr, 8, 1024, a.handle)\n"
+     "cuda.cuMemsetD8Async(right.ptr, 9, 1024, b.handle)", ["write=right"]),
 ])
 def test_the_use_that_a_repair_names_repairs_the_program(check, resource, second, uses):
-    """Each launch is put in the `use` that the text says, on the stream that it says."""
+    """Each launch is put in the `use` that the text says, on the stream that it says, and no other one needs a `use`:
+    new memory needs none on its own stream, which the check knows unless the driver's allocation has no stream."""
+    if resource == "DirectMemoryResource" and uses[0].endswith("left"):
+        uses = ["write=left", *uses]
     program = LINES.format(resource=resource, second=second, base=2)
     done, document = check(program)
     assert done.returncode == 1, done.stderr
-    named = USES.findall(document["findings"][0]["repair"])
+    finding = document["findings"][0]
+    named = USES.findall(finding["repair"])
     assert [use.split("…, ")[1][:-1] for _, use, _ in named] == uses
-    base = min(int(stream) for *_, stream in named)
+    base = min(finding[turn]["stream"]["number"] for turn in ("first", "second"))
     lines = LINES.format(resource=resource, second=second, base=base).splitlines()
     for line, use, stream in named:
         lines[int(line) - 1] = f"with {use.replace('…', f'streams[{stream}]')}: {lines[int(line) - 1]}"
@@ -222,15 +230,44 @@ def test_there_is_no_audit_unless_it_is_wanted(check, program):
 def test_a_launch_on_another_stream_than_its_use_names(check):
     done, document = check(ELSEWHERE, "async")
     omission, = document["omissions"]
-    assert (omission["kind"], omission["count"], omission["declared"]["line"]) == (
-        "elsewhere", 2, line_of(ELSEWHERE, "# declared"))
+    used = omission["declared"]["line"]
+    assert (omission["kind"], omission["count"], used) == ("elsewhere", 2, line_of(ELSEWHERE, "# declared"))
     assert omission["named"] != omission["stream"]
+    assert done.stderr.count("AUDIT entries are launches that no `use` declares as they are: ") == 1
+    assert done.stderr.splitlines()[-1].endswith("0 possible, 1 AUDIT entry, on the simulated driver")
     assert (f"AUDIT elsewhere: a `use` names {omission['named']}, on which nothing was queued; the launch went to "
             f"{omission['stream']}\n") in done.stderr
-    assert f"  use     program.py:{omission['declared']['line']}, in <module>" in done.stderr
-    assert (f"repair  launch on {omission['named']} inside the `use` (`with stream, xlogmem.use(stream, …):`), or let "
-            f"the `use` name {omission['stream']}\n") in done.stderr
-    assert check(ELSEWHERE, "async", "fixed")[1]["omissions"] == []
+    assert f"  use     program.py:{used}, in <module>" in done.stderr
+    assert (f"repair  name {omission['stream']} in the `use` at program.py:{used} (where it has None, make "
+            f"{omission['stream']} current before it: `with stream, xlogmem.use(None, …):`), or launch on "
+            f"{omission['named']} inside it (`with stream, xlogmem.use(stream, …):`)\n") in done.stderr
+    done, document = check(ELSEWHERE, "async", "fixed")
+    assert document["omissions"] == []
+    assert "AUDIT" not in done.stderr
+
+
+@pytest.mark.parametrize("wrong", ["first", "second"])
+def test_a_finding_names_the_use_of_another_stream(check, wrong):
+    """The launch is not in the `use` that is there for it: so the repair changes that `use`, and adds none."""
+    uses = {"first": "a", "second": "b"}
+
+    def program(**streams):
+        return f"{START}\nblock = runtime.allocate(1024, runtime.acquire_stream())\n" + "".join(
+            f"with xlogmem.use({streams.get(turn, stream)}, write=block):  # {turn}\n    fill(block, {stream})\n"
+            for turn, stream in uses.items())
+
+    done, document = check(program(**{wrong: "b" if wrong == "first" else "a"}), "async")
+    finding, = (one for one in document["findings"] if one["pair"] == "write/write")
+    omission, = document["omissions"]
+    other = "second" if wrong == "first" else "first"
+    assert finding["certain"]
+    assert finding[other]["elsewhere"] is None
+    used = f"program.py:{line_of(program(), f'# {wrong}')}"
+    assert f"  use     {used}, in <module>: names {omission['named']}, on which nothing was queued" in done.stderr
+    assert finding["repair"].startswith(f"name {omission['stream']} in the `use` at {used} (where it has None")
+    assert "launch program.py" not in finding["repair"]
+    done, document = check(program(), "async")
+    assert (done.returncode, document["findings"], document["omissions"]) == (0, [], []), done.stderr
 
 
 @pytest.mark.parametrize("right", [
@@ -315,3 +352,31 @@ def test_the_advice_for_an_array_of_cupy_repairs_the_program(check, how):
     assert ("adopt(x, stream=s)" in done.stdout) == (how == "refused")
     assert ("does not wait for what other streams have queued" in done.stderr) == (how == "adopt")
     assert found == ({"write/read", "read/free"} if how == "adopt" else set()), done.stderr
+
+
+CURRENT = """
+import xlogmem
+xlogmem.enable("cupy")
+import cupy
+load, work = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+with load:
+    x = cupy.arange(1000)
+with {}:
+    y = x * 2
+"""
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+@pytest.mark.parametrize(("wrong", "named"), [("xlogmem.use(None, read=x), work", "the default stream"),
+                                              ("work, xlogmem.use(load, read=x)", "stream 2")])
+def test_the_advice_for_a_use_of_another_stream_repairs_the_program(check, wrong, named):
+    done, document = check(CURRENT.format(wrong))
+    finding, = document["findings"]
+    used = f"program.py:{line_of(CURRENT, 'with {}')}"
+    assert (finding["pair"], finding["certain"]) == ("write/read", True), done.stderr
+    assert finding["repair"].startswith(
+        f"name stream 3 in the `use` at {used} (where it has None, make stream 3 current before it: `with stream, "
+        f"xlogmem.use(None, …):`), or launch on {named} inside it (`with stream, xlogmem.use(stream, …):`).")
+    for right in ("work, xlogmem.use(None, read=x)", "work, xlogmem.use(work, read=x)"):
+        done, document = check(CURRENT.format(right))
+        assert (done.returncode, document["findings"], document["omissions"]) == (0, [], []), done.stderr

@@ -15,7 +15,10 @@ from xlogmem._base.units import format_bytes
 from xlogmem.check.findings import Stream, stack_of
 from xlogmem.check.frames import Frame, place_in
 
-__all__ = ["as_text", "merged", "resolved"]
+__all__ = ["as_text", "as_texts", "merged", "repair_of", "resolved", "went_elsewhere"]
+
+MEANING = ("AUDIT entries are launches that no `use` declares as they are: xlogmem may queue too few waits for them.  "
+           "An entry is not a finding, and does not change the exit status")
 
 
 def resolved(record: dict[str, Any]) -> dict[str, Any]:
@@ -41,6 +44,24 @@ def merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())
 
 
+def went_elsewhere(named: str, stream: str) -> str:
+    """Say of a `use` that it names one stream, and that the launch went to another."""
+    return f"names {named}, on which nothing was queued; the launch went to {stream}"
+
+
+def repair_of(named: str, stream: str, declared: Frame | None) -> str:
+    """Advice on such a `use`."""
+    at = f" at {declared}" if declared else ""
+    return (f"name {stream} in the `use`{at} (where it has None, make {stream} current before it: `with stream, "
+            f"xlogmem.use(None, …):`), or launch on {named} inside it (`with stream, xlogmem.use(stream, …):`)")
+
+
+def as_texts(records: Iterable[dict[str, Any]]) -> list[str]:
+    """Format omissions as paragraphs, behind one that says what they are."""
+    texts = [as_text(record) for record in records]
+    return [MEANING, *texts] if texts else []
+
+
 def as_text(record: dict[str, Any]) -> str:
     """Format an omission as a paragraph."""
     place = Frame(**record["place"]) if record["place"] else None
@@ -51,10 +72,8 @@ def as_text(record: dict[str, Any]) -> str:
         what = "AUDIT written: what is declared as read is written"
         repair = f"declare it as write or read_write{f' at {declared}' if declared else ''}"
     if record["kind"] == "elsewhere":
-        what = (f"AUDIT elsewhere: a `use` names {record['named']}, on which nothing was queued; the launch went to "
-                f"{record['stream']}")
-        repair = (f"launch on {record['named']} inside the `use` (`with stream, xlogmem.use(stream, …):`), or let the "
-                  f"`use` name {record['stream']}")
+        what = f"AUDIT elsewhere: a `use` {went_elsewhere(record['named'], record['stream'])}"
+        repair = repair_of(record["named"], record["stream"], declared)
     tag = f' "{record["tag"]}"' if record["tag"] else ""
     lines = [what, f"  {'launch':8}{f'{place}, in {place.function}: ' if place else ''}{record['name']} on "
                    f"{record['stream']}"]

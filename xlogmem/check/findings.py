@@ -8,7 +8,7 @@ from typing import Any
 from xlogmem.check.frames import Frame, place_in
 from xlogmem.check.sites import frames_at
 
-__all__ = ["Access", "Finding", "Stream", "Wait", "by_places", "joined", "merged", "resolved"]
+__all__ = ["Access", "Declaration", "Finding", "Stream", "Wait", "by_places", "joined", "merged", "resolved"]
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,21 @@ class Stream:
 
 
 @dataclass(frozen=True)
+class Declaration:
+    """A `use` around an operation that names another stream than that of the operation."""
+
+    stream: Stream
+    stack: tuple[Frame, ...] = ()
+
+
+@dataclass(frozen=True)
 class Access:
     """One of the two operations of a finding.
 
     `role` is the kind of access: read, write, use (a kernel of which the kind is not known), alloc, free.  `stack` has
     the innermost frames, the innermost first; for work of a graph those of the launch, and `captured` those of the call
-    that was captured.
+    that was captured.  `known` is how xlogmem knows of it: declared by a `use`; new, on the own stream of memory that
+    no other stream had used; else empty.  `elsewhere` is a `use` that was to declare it, and names another stream.
     """
 
     name: str
@@ -57,6 +66,8 @@ class Access:
     stream: Stream
     stack: tuple[Frame, ...] = ()
     captured: tuple[Frame, ...] = ()
+    known: str = ""
+    elsewhere: Declaration | None = None
 
     @property
     def is_own(self) -> bool:
@@ -142,14 +153,23 @@ def stack_of(number: int) -> tuple[Frame, ...]:
     return tuple(frames_at(number))
 
 
-def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]] = stack_of) -> Finding:
-    """Return a record of the engine as a finding with frames instead of numbers."""
+def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]] = stack_of,
+             omissions: Iterable[dict[str, Any]] = ()) -> Finding:
+    """Return a record of the engine as a finding with frames instead of numbers; with records of omissions, each access
+    has the `use` that names another stream for it."""
     def stream_of(record: dict[str, Any], library: str = "") -> Stream:
         return Stream(record["number"], record["kind"], stack_of(record["site"]), library)
 
     def access_of(record: dict[str, Any]) -> Access:
         return Access(record["name"], record["role"], stream_of(record["stream"], record["library"]),
-                      stack_of(record["site"]), stack_of(record["captured"]))
+                      stack_of(record["site"]), stack_of(record["captured"]), record["known"],
+                      named_elsewhere(record))
+
+    def named_elsewhere(access: dict[str, Any]) -> Declaration | None:
+        operation = (access["site"], access["name"], access["stream"]["number"])
+        found = [one for one in omissions if one["named"] and access["site"]
+                 and (one["site"], one["name"], one["stream"]) == operation]
+        return Declaration(stream_of(found[0]["named"]), stack_of(found[0]["declared"])) if found else None
 
     block, wait = record["block"], record["wait"]
     return Finding(
@@ -182,8 +202,12 @@ def from_json(record: dict[str, Any]) -> Finding:
     def stream(one: dict[str, Any]) -> Stream:
         return Stream(one["number"], one["kind"], stack(one["made"]), one["library"], one["turn"])
 
+    def declaration(one: dict[str, Any] | None) -> Declaration | None:
+        return None if one is None else Declaration(stream(one["stream"]), stack(one["stack"]))
+
     def access(one: dict[str, Any]) -> Access:
-        return Access(one["name"], one["role"], stream(one["stream"]), stack(one["stack"]), stack(one["captured"]))
+        return Access(one["name"], one["role"], stream(one["stream"]), stack(one["stack"]), stack(one["captured"]),
+                      one["known"], declaration(one["elsewhere"]))
 
     def wait(one: dict[str, Any] | None) -> Wait | None:
         return None if one is None else Wait(one["why"], stream(one["stream"]), stack(one["stack"]),

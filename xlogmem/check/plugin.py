@@ -86,8 +86,8 @@ class Checks:
             terminalreporter.write_line(printable(f"xlogmem check: {text}"))
 
         documents = [self.as_json(), *self.of_workers]
-        for omission in audit.merged(documents):
-            terminalreporter.write_line(audit.as_text(omission) + "\n")
+        if omissions := audit.merged(documents):
+            terminalreporter.write_line("\n\n".join(audit.as_texts(omissions)) + "\n")
         for block in ignored.merged(documents):
             if not block["used"]:
                 say(f"nothing to ignore at {block['place']} ({block['reason']})")
@@ -98,4 +98,5 @@ class Checks:
             failed = "1 test failed, and was" if len(cut_short) == 1 else f"{len(cut_short)} tests failed, and were"
             say(f"{failed} checked only up to the failure")
         found = [from_json(one) for document in documents for one in document["findings"]]
-        say(f"{summary(found, sum(document['left_out'] for document in documents))}, on {self.front_end.name}")
+        left_out = sum(document["left_out"] for document in documents)
+        say(f"{summary(found, left_out, len(omissions))}, on {self.front_end.name}")

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import xlogmem
 from xlogmem._base.texts import printable
 from xlogmem._base.units import counted, format_bytes
+from xlogmem.check import audit
 from xlogmem.check.findings import Finding, by_places
 from xlogmem.check.frames import Frame, caller_in, is_of_program, place_in
 
@@ -76,17 +77,23 @@ def repair_of(finding: Finding) -> str | None:
         after += " (the earlier time)"                  # of a loop, or of a function that is called twice
     by_hand = f"{where}, make {second.stream.name} wait for an event recorded on {after}"
     uses = uses_of(finding)
-    return f"launch {uses}: xlogmem queues the wait.  Or, {by_hand}" if uses else by_hand
+    return f"{uses}.  Or, {by_hand}" if uses else by_hand
 
 
 def uses_of(finding: Finding) -> str:
-    """Which launches on xlogmem's own memory to put in which `use`; empty where that does not repair it."""
+    """Which launches on xlogmem's own memory to put in which `use`, or which `use` to change; empty where that does not
+    repair it.  New memory needs none on its own stream, until another one uses it."""
     if not finding.tracked or finding.first.role == "free" or finding.first.captured or finding.second.captured:
         return ""
     name = name_of(finding)
-    uses = {f"{access.place or access.name} in `with xlogmem.use(…, {WORDS[access.role]}={name})` on "
-            f"{access.stream.name}": None for access in (finding.first, finding.second) if access.role in WORDS}
-    return " and ".join(uses)
+    unknown = [one for one, known in ((finding.first, ("declared", "new")), (finding.second, ("declared",)))
+               if one.role in WORDS and one.known not in known]
+    steps = [audit.repair_of(one.elsewhere.stream.name, one.stream.name, place_in(one.elsewhere.stack))
+             for one in unknown if one.elsewhere]
+    launches = " and ".join(dict.fromkeys(
+        f"{one.place or one.name} in `with xlogmem.use(…, {WORDS[one.role]}={name})` on {one.stream.name}"
+        for one in unknown if not one.elsewhere))
+    return ".  ".join([*dict.fromkeys(steps), *([f"launch {launches}: xlogmem queues the wait"] if launches else [])])
 
 
 def name_of(finding: Finding) -> str:
@@ -202,6 +209,9 @@ def lines_of(finding: Finding) -> list[str]:
         lines += line_of(name, access.stack, what)
         if access.captured:
             lines += line_of("", access.captured, "captured there")
+        if access.elsewhere:
+            lines += line_of("use", access.elsewhere.stack,
+                             audit.went_elsewhere(access.elsewhere.stream.name, access.stream.name))
     lines += wait_lines(finding)
     if memory := sized(finding):
         lines.append(f"  {'memory':8}{memory} at {finding.block_begin:#x}{allocated_and_freed(finding)}")
@@ -234,7 +244,7 @@ def where(stack: tuple[Frame, ...]) -> str:
     return f"at {place}" if place else "in no line of Python"
 
 
-def summary(findings: Iterable[Finding], suppressed: int) -> str:
+def summary(findings: Iterable[Finding], suppressed: int, omissions: int = 0) -> str:
     found = list(findings)
     certain = sum(one.certain for one in found)
     text = f"{certain} certain, {len(found) - certain} possible"
@@ -242,6 +252,8 @@ def summary(findings: Iterable[Finding], suppressed: int) -> str:
         text += f", {suppressed} suppressed"
     if len(found) > 1:
         text += f", at {counted(len(by_places(found)), 'place')}"
+    if omissions:
+        text += f", {counted(omissions, 'AUDIT entry', 'AUDIT entries')}"
     return text
 
 

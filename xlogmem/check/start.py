@@ -40,7 +40,7 @@ def watch() -> FrontEnd:
 
 def found(report: Report) -> list[findings.Finding]:
     """Return the findings of a report, with their places."""
-    return [findings.resolved(one) for one in report.findings]
+    return [findings.resolved(one, omissions=report.omissions) for one in report.findings]
 
 
 def places() -> Iterator[str]:

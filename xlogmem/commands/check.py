@@ -56,8 +56,8 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
     suppressed += outcome.left_out
     for entry in by_places(one for one in findings if one.certain or possible or strict):
         show(report.as_entry(entry))
-    for omission in outcome.omissions:
-        show(audit.as_text(omission))
+    for text in audit.as_texts(outcome.omissions):
+        show(text)
     for one in known:
         if not one.used and not one.ships:
             say(f"nothing fits the suppression {one.patterns} ({one.reason})")
@@ -71,7 +71,7 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
             ".  Python has to run without its options -I, -E and -S, and a compiled program to find libcuda.so.1 by "
             "its name")))
     ended = f"the program {outcome.ended}: what it left out was not checked.  Found so far: " if outcome.ended else ""
-    say(f"{ended}{report.summary(findings, suppressed)}, on {driver}")
+    say(f"{ended}{report.summary(findings, suppressed, len(outcome.omissions))}, on {driver}")
     documents = [(json_file, report.as_json(findings) | {"driver": driver, "status": outcome.status,
                                                          "ended_early": outcome.ended, "notes": outcome.notes,
                                                          "omissions": outcome.omissions}),

@@ -38,7 +38,7 @@ class RunsProgram(click.Command):
         try:
             rest = super().parse_args(ctx, args)
         except click.MissingParameter:
-            raise click.UsageError(f"give a program, such as: xlogmem {self.name} program.py", ctx) from None
+            raise click.UsageError(f"give a program, such as: xlogmem {self.name} program.py", ctx=ctx) from None
         words = ctx.params.get("command") or ()
         if words and given[:-len(words)][-1:] != ["--"]:
             ours = set(options_of(ctx)) - set(ctx.help_option_names)        # a program has that, too
