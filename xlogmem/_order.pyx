@@ -134,6 +134,15 @@ cdef bint forbid_context_sync(bint forbidden) noexcept nogil:
     return xlogmem_forbid_sync(forbidden)
 
 
+cdef atomic[uint64_t] devices_used          # by runtimes of this process, ever: by their numbers
+
+
+cdef bint has_several_devices() noexcept nogil:
+    """True if the process has made runtimes for more than one device."""
+    cdef uint64_t used = devices_used.load()
+    return used & (used - 1) != 0
+
+
 @cython.final
 @cython.no_gc
 cdef class Ordering:
@@ -174,6 +183,7 @@ cdef class Ordering:
         """Attach the runtime core that uses the ordering.  A collector that ends the core runs the callback of this
         weak reference first, before it ends the owners of foreign streams."""
         self.core = weakref.ref(core, self.end_core)
+        devices_used.fetch_or(<uint64_t>1 << (self.context.device_id & 63))
         hold_owners(&self.state)
         return 0
 

@@ -130,7 +130,7 @@ def test_an_allocation_that_succeeds_queries_nothing(four, driver):
 def test_the_c_table_says_what_is_live_and_pending(four_and_hold):
     b, hold = four_and_hold
     block = b.alloc(b.S, 4096)
-    with pytest.raises(Refused, match=r"CUDA_ERROR_OUT_OF_MEMORY .*; 4096 bytes live, 0 pending'\)$") as refused:
+    with pytest.raises(Refused, match=r"CUDA_ERROR_OUT_OF_MEMORY .*; 4096 bytes live, 0 pending$") as refused:
         hold.allocate(TOO_MUCH)
     assert refused.value.kind == OUT_OF_MEMORY
     block.free()
@@ -148,7 +148,7 @@ def test_the_c_table_leaves_the_text_of_a_resource_alone():
             raise AssertionError
 
     hold = Hold(DeviceRuntime(resource=Mine(0)))
-    with pytest.raises(Refused, match=r"MemoryError: no more of mine'\)$"):
+    with pytest.raises(Refused, match=r"MemoryError: no more of mine$"):
         hold.allocate(100)
     hold.close()
 
@@ -157,7 +157,7 @@ def test_the_c_table_leaves_the_text_of_a_resource_alone():
 def test_the_c_table_says_it_of_a_budget(four):
     x = four(resource=LimitingResourceAdaptor(AsyncMemoryResource(), 4096))
     hold = Hold(x.runtime)
-    with pytest.raises(Refused, match=r"remaining 4096 bytes of 4096 bytes; 0 bytes live, 0 pending'\)$"):
+    with pytest.raises(Refused, match=r"remaining 4096 bytes of 4096 bytes; 0 bytes live, 0 pending$"):
         hold.allocate(5000)
     hold.close()
 

@@ -271,6 +271,32 @@ def c_table(w: World) -> None:
     w.do(runtime.reap_pending)
 
 
+@program
+def table_launches(w: World) -> None:
+    runtime, s, t = w.two()
+    hold = Hold(runtime)
+    w.at_end(hold.close)
+    foreign, held = int(w.foreign_stream()), int(w.foreign_stream())
+    w.do(hold.hold_stream, held)
+    block, kept = w.do(runtime.allocate, NBYTES, s), w.do(runtime.allocate, NBYTES, t)
+
+    def launch(stream: int) -> None:
+        with hold.use(stream, write=[block.ptr + 8], read=[kept.ptr]):
+            w.write(stream, block.ptr)
+            w.read(stream, kept.ptr)
+
+    for stream in (s.handle, t.handle, foreign, held, 0):
+        w.do(launch, stream)
+        hold.cancel(w.do(hold.prepare, stream, read=[block.ptr]))
+    w.do(hold.wait, held, block.ptr)
+    w.do(hold.synchronize, block.ptr)
+    w.do(hold.ready, block.ptr)
+    hold.release_stream(held)
+    w.do(block.free)
+    w.do(kept.free)
+    w.do(runtime.reap_pending)
+
+
 # ---------------------------------------------------------------------------------------------- other libraries
 def state_of(w: World) -> tuple[DeviceState, Stream, Stream]:
     runtime, s, t = w.two()

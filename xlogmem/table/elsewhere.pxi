@@ -23,6 +23,7 @@ from xlogmem._base.failures cimport (
 )
 from xlogmem._core cimport Found
 from xlogmem._driver cimport process_is_closing
+from xlogmem._order cimport has_several_devices
 from xlogmem.blocks cimport Core
 from xlogmem.launch cimport LaunchRecorder, add_use
 from xlogmem.native cimport (
@@ -42,9 +43,9 @@ from xlogmem.native cimport (
 )
 
 
-cdef bint may_be_elsewhere(RuntimeHold* hold, Asked* asked, Failure* failure) noexcept nogil:
+cdef bint may_be_elsewhere(Asked* asked, Failure* failure) noexcept nogil:
     """True if a runtime of another device may have a block that was not found."""
-    if hold.devices < 2 or process_is_closing():
+    if not has_several_devices() or process_is_closing():
         return False
     if asked.refused:
         return is_access(&asked.accesses[asked.refused - 1])

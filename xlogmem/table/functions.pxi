@@ -21,7 +21,6 @@ from xlogmem.native cimport (
     xlogmem_runtime,
     xlogmem_table,
 )
-from xlogmem._driver import device_count
 from xlogmem._base.cpp cimport check, make_new, unlikely
 from xlogmem._base.failures cimport (
     DRIVER_FAILED,
@@ -125,7 +124,6 @@ cdef xlogmem_runtime* table_open(void* runtime) noexcept:
     hold.core = &(<Core><object>runtime).state
     hold.owner = runtime
     hold.tag = NULL
-    hold.devices = device_count()
     Py_INCREF(<object>runtime)
     return <xlogmem_runtime*>hold
 

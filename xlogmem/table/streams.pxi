@@ -77,7 +77,6 @@ cdef cppclass RuntimeHold:
     vector[Window*] windows     # for the next uses
     size_t open_uses
     bint is_closed
-    int devices                 # that the process has
     RuntimeHold* next           # in the list of those that were closed
 
 

@@ -361,7 +361,7 @@ cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_acc
     done = prepare_known(hold, &asked, &window, &failure)
     if unlikely(done != DONE):
         if done == REFUSED or prepare_slowly(hold, &asked, done, &window, &failure):
-            if may_be_elsewhere(hold, &asked, &failure):
+            if may_be_elsewhere(&asked, &failure):
                 if prepare_elsewhere(hold, &asked, use, error) == 0 or error.kind != 0:
                     return error.kind != 0
             return refuse_prepare(hold.core, &failure, &asked, error)
