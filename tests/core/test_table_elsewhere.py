@@ -7,7 +7,7 @@ import pytest
 from c_table import ANY_THREAD, CONFLICT, INVALID, NOT_FOUND, READ, REFUSE_CONFLICTS, STALE, Hold, Refused
 from four_streams import Capture
 from other_threads import Beside
-from two_devices import COUNT, Devices
+from two_devices import COUNT, Devices, current
 
 from xlogmem import disable_peer_access, enable_peer_access, use
 
@@ -110,3 +110,20 @@ def test_another_thread_may_finish_it(devices):
     block.free()
     gc.collect()
     assert devices.runtimes[1].live_bytes == 0
+
+
+@DECLARED
+def test_a_default_stream_is_that_of_the_runtimes_device(devices, driver, declared):
+    """Whichever device is current."""
+    hold, there = devices.holds[0], devices.streams[1][0]
+    block = devices.allocate(1)
+    with use(there, write=block):
+        devices.write(there, block)
+    with current(1):
+        opened = hold.prepare(2, read_write=[block.ptr] * declared)
+    with current(0):
+        devices.kernels[0].add(2, block.ptr, 1, COUNT)
+    with current(1):
+        hold.finish(opened)
+    assert bool(driver.races()) != declared
+    driver.clear_races()

@@ -255,3 +255,19 @@ def test_a_known_handle_is_not_trusted_once_its_registration_is_another_ones(hel
     assert taken
     b.runtime.unregister_stream(handle, successor=b.S)
     check(cuda.cuStreamDestroy(again))
+
+
+@pytest.mark.parametrize("default", [0, LEGACY, PER_THREAD])
+@pytest.mark.parametrize("how", ["prepare", "hold"])
+def test_default_streams_are_opaque_whoever_names_them_first(held, default, how):
+    b, hold = held
+    block = b.alloc(b.S)
+    b.use(b.T, (block, "read"))                         # not new any more
+    if how == "hold":
+        hold.hold_stream(default)
+    with hold.use(default, write=[block.ptr]):
+        pass
+    late = b.work(at(default))                          # in no use
+    with use(b.U, read=block):
+        pass
+    assert b.ordered(late, b.U)

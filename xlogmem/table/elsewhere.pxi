@@ -94,7 +94,7 @@ cdef LaunchRecorder begin_elsewhere(RuntimeHold* hold, Asked* asked):
                 return None
             named.append((block, access.access))
     recorder = LaunchRecorder(
-        <size_t>asked.handle, runtime=own,
+        own.stream_of(<size_t>asked.handle),            # default streams are those of this device, whichever is current
         on_conflict="raise" if asked.flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else "wait",
         handback="writes" if asked.flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else "all")
     for block, kind in named:

@@ -151,14 +151,17 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline un
     """Find the registration of a stream, and if a graph is being captured on it.
 
     The context is current.  `unknown` is the discipline of a stream that is named here first: opaque for a caller that
-    records no work, which makes a known stream opaque too, unless the program named its discipline.  Returns with the
-    lock held, on failure too.  The registration is busy, and cannot be removed, until the caller decrements its count.
+    records no work, which makes a known stream opaque too, unless the program named its discipline.  Default streams
+    are opaque in any case.  Returns with the lock held, on failure too.  The registration is busy, and cannot be
+    removed, until the caller decrements its count.
     """
     cdef cy.CUstream handle = given if given != NULL else <cy.CUstream><size_t>LEGACY
     cdef StreamState* known
     cdef Identified found
     cdef bint stays                                     # the discipline of the stream that is known
     cdef int failed = 0
+    if <size_t>handle <= PER_THREAD:
+        unknown = OPAQUE                                # as default streams are, whoever names them first
     if <size_t>handle != LEGACY:
         failed = stream_is_capturing(handle, capturing, failure)
     hold.core.order.lock.lock()

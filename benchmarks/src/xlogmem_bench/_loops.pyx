@@ -32,6 +32,7 @@ include "loops/driver.pxi"      # raw driver calls
 include "loops/programs.pxi"    # `Allocator.program`: allocate, free, launch, synchronize
 include "loops/allocators.pxi"  # allocators as C++ calls them, and pairs of allocate and free
 include "loops/uses.pxi"        # uses of blocks, through the C table
+include "loops/native_use.pxi"  # a use through the C table, for random programs
 include "loops/empty.pxi"       # an empty context manager, the yardstick of `use`
 include "loops/scheme.pxi"      # baselines: one event per use, driver calls by hand
 include "loops/lookup.pxi"      # lookups by address

@@ -7,9 +7,12 @@ import time
 import weakref
 from random import Random
 
+from xlogmem_bench._loops import Held, NativeUse
+
 from xlogmem.blocks import Access
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 from xlogmem.launch import LaunchRecorder
+from xlogmem.streams import Stream
 from xlogmem_selftest.registry import step
 from xlogmem_selftest.world import (
     READ,
@@ -28,6 +31,7 @@ __all__ = ["ACCESS", "describe", "finish_window"]
 
 ACCESS = {READ: Access.READ, WRITE: Access.WRITE, READ_WRITE: Access.READ_WRITE}
 ALONE = ["count", "count", "raise", "wait"]             # one thread cannot wait for its own windows: that is refused
+REFUSE_CONFLICTS, HAND_BACK_WRITES, KEEPS_STREAM = 1, 2, 8         # as in xlogmem.h
 IN_A_CROWD = ["wait", "wait", "wait", "wait", "count", "raise"]
 
 
@@ -43,10 +47,8 @@ def prepare_window(world: World, rng: Random) -> Window:
     recorder = None
     try:
         if world.protect:
-            recorder = LaunchRecorder(world.argument(stream, rng), runtime=world.runtime_for(rng, stream),
-                                      handback=handback,
-                                      untracked=rng.choice(["raise", "ignore"]),
-                                      on_conflict=rng.choice(IN_A_CROWD if world.threads > 1 else ALONE))
+            make = native_use if rng.random() < .3 else python_recorder
+            recorder = make(world, rng, stream, handback)
             register(world, recorder, claims, rng)
             preflight(world, recorder, rng)
     except BaseException:
@@ -59,7 +61,28 @@ def prepare_window(world: World, rng: Random) -> Window:
     return Window(recorder, stream, claims, handback)
 
 
-def register(world: World, recorder: LaunchRecorder, claims: list[Claim], rng: Random) -> None:
+def python_recorder(world: World, rng: Random, stream: ProgramStream, handback: str) -> LaunchRecorder:
+    return LaunchRecorder(world.argument(stream, rng), runtime=world.runtime_for(rng, stream), handback=handback,
+                          untracked=rng.choice(["raise", "ignore"]),
+                          on_conflict=rng.choice(IN_A_CROWD if world.threads > 1 else ALONE))
+
+
+def native_use(world: World, rng: Random, stream: ProgramStream, handback: str) -> NativeUse:
+    """By the C table, on the stream's handle.  A hold of its own may promise to keep the stream, and ends at once."""
+    runtime, argument = world.runtime_of(stream), world.argument(stream, rng)
+    if not isinstance(argument, (Stream, int)):
+        runtime.register_stream(argument)               # so that its owner is known
+    flags = HAND_BACK_WRITES if handback == "writes" else 0
+    flags |= REFUSE_CONFLICTS if rng.random() < .3 else 0
+    with world.lock:
+        if not world.holds:
+            world.holds += [Held(runtime) for runtime in world.runtimes]
+    if rng.random() < .2:
+        return NativeUse(Held(runtime), stream.handle, world.holds, flags | KEEPS_STREAM)
+    return NativeUse(world.holds[stream.device], stream.handle, world.holds, flags)
+
+
+def register(world: World, recorder: LaunchRecorder | NativeUse, claims: list[Claim], rng: Random) -> None:
     """By block, identity or address; a few twice, which merges."""
     for claim in claims:
         for access in ((READ, WRITE) if claim.access == READ_WRITE and rng.random() < .3 else (claim.access,)):
@@ -79,7 +102,7 @@ def register(world: World, recorder: LaunchRecorder, claims: list[Claim], rng: R
                     claim.item.held -= 1
 
 
-def preflight(world: World, recorder: LaunchRecorder, rng: Random) -> None:
+def preflight(world: World, recorder: LaunchRecorder | NativeUse, rng: Random) -> None:
     for attempt in range(3):                            # a failed one may be repeated
         try:
             recorder.preflight()
@@ -140,7 +163,7 @@ def finish_recorder(window: Window, how: str) -> None:
 class Cycle:
     """Refers to itself and to a recorder."""
 
-    def __init__(self, recorder: LaunchRecorder | None) -> None:
+    def __init__(self, recorder: LaunchRecorder | NativeUse | None) -> None:
         self.itself, self.recorder = self, recorder
 
 

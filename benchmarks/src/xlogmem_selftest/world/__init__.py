@@ -17,6 +17,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from xlogmem_bench._loops import Held
+
 from xlogmem._devices import enable_peer_access
 from xlogmem.interop.devices import DeviceState
 from xlogmem.resources import (
@@ -78,6 +80,7 @@ class World(Libraries):
         self.sizes = (256, 512, 1024, 4096) if simulator else (4096, 16384, 65536, 1 << 18)
         self.states: dict[int, DeviceState] = {}        # of buffers, by device
         self.neighbour_state: DeviceState | None = None
+        self.holds: list[Held] = []                     # of the C table, by device
         self.guard: GuardResourceAdaptor | None = None
         self.found_by_guard: list[GuardViolation] = []
         with self.context():

@@ -74,6 +74,7 @@ def release_everything(world: World, finish: Callable[[World, Window, str], None
     world.release_libraries()
     world.items.clear()
     world.stale.clear()
+    world.holds.clear()
 
 
 def count_adaptors(world: World) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from xlogmem_bench._loops import NativeUse
+
 from xlogmem.blocks import BlockId, DeviceBlock
 from xlogmem.launch import LaunchRecorder
 
@@ -112,7 +114,7 @@ class Claim:
 class Window:
     """A window of the program: a launch that is prepared and not finished yet."""
 
-    def __init__(self, recorder: LaunchRecorder | None, stream: ProgramStream, claims: list[Claim],
+    def __init__(self, recorder: LaunchRecorder | NativeUse | None, stream: ProgramStream, claims: list[Claim],
                  handback: str) -> None:
         self.recorder = recorder
         self.stream = stream
