@@ -286,8 +286,8 @@ def test_unknown_bits_are_refused(held, driver, accesses, flags, text):
 def test_a_stream_that_captures_is_refused(held, foreign, known):
     b, hold = held()
     block, stream = b.alloc(b.S), at(foreign())
-    if known:
-        hold.finish(hold.prepare(stream.handle, read=[block.ptr]))
+    for one in (stream, b.T) if known else ():
+        hold.finish(hold.prepare(one.handle, read=[block.ptr]))
     with Capture(stream), refused(CAPTURING, "is capturing a graph"):
         hold.prepare(stream.handle, read=[block.ptr])
     with Capture(b.T), refused(CAPTURING, "is capturing a graph"):
