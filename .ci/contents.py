@@ -28,7 +28,8 @@ FORGE = r"\.git"                                        # files of git and of th
 EGG_INFO = {"PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt"}
 DIST_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
 INSTALLED = {"INSTALLER", "REQUESTED", "direct_url.json"}          # added by pip
-COMPILED = r".*\.(pyx|pxd|pxi|cpp|hpp|map)|.*/\.clang-format"       # all else below xlogmem/ is in a wheel
+COMPILED = r".*\.(pyx|pxd|pxi|cpp|hpp|map)|.*/\.clang-format"       # all else below xlogmem/ is in a wheel,
+INCLUDED = r"xlogmem/(include/\w+\.hpp|native\.pxd)"               # and what programs of others include
 LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libgcc_s.so.1", "libstdc++.so.6",
              "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
 # cuda-bindings, not the linker, finds the driver; the symbols of each RMM release are in its own namespace.
@@ -168,10 +169,10 @@ def conda(path: Path) -> None:
 
 
 def installed(distribution: Distribution, contents: dict[str, bytes], info: set[str]) -> None:
-    """Python, stubs, the C header, a module for each .pyx, the simulated libraries, that of the check on a GPU."""
+    """Python, stubs, headers, a module for each .pyx, the simulated libraries, that of the check on a GPU."""
     tracked = distribution.tracked()
     modules = {name: re.sub(r"\.(cpython-\w+-[\w-]+|abi3)\.so$", "", name) for name in contents if name.endswith(".so")}
-    shipped = {name for name in tracked if not re.fullmatch(COMPILED, name)}
+    shipped = {name for name in tracked if re.fullmatch(INCLUDED, name) or not re.fullmatch(COMPILED, name)}
     report.same(set(contents) - set(modules), shipped | {f"{distribution.info}/{name}" for name in info}, "files")
     report.same(set(modules.values()), distribution.libraries | {
         name.removesuffix(".pyx") for name in tracked if name.endswith(".pyx")}, "modules")

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         disable_peer_access,
         enable_peer_access,
     )
+    from xlogmem._include import get_cmake_dir, get_include
     from xlogmem.allocators import disable, enable
     from xlogmem.observe import history as history
     from xlogmem.observe import statistics as statistics
@@ -139,7 +140,9 @@ __all__ = [
     "from_cuda_array",
     "from_dlpack",
     "from_numpy",
+    "get_cmake_dir",
     "get_device_state",
+    "get_include",
     "get_runtime",
     "is_simulated",
     "publish",
@@ -157,6 +160,7 @@ __all__ = [
 _LATER = {
     "xlogmem._devices": ("Device", "DevicePool", "can_access_peer", "devices", "disable_peer_access",
                          "enable_peer_access"),
+    "xlogmem._include": ("get_cmake_dir", "get_include"),
     "xlogmem.allocators": ("disable", "enable"),
     "xlogmem.observe.history": ("record_history", "why"),
     "xlogmem.observe.live.publishing": ("publish",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 from c_table import Hold
 from cuda.bindings import driver as cuda
+from native_calls import Library, NativeRuntime, build
 from two_devices import Devices
 
 from xlogmem import (
@@ -53,3 +54,26 @@ def devices():
     yield make
     for x in made:
         x.close()
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory) -> Library:
+    """xlogmem.hpp, compiled."""
+    built = build(tmp_path_factory.mktemp("native"))
+    built.import_table()
+    return built
+
+
+@pytest.fixture
+def native(four, library):
+    """Makes a runtime with four streams, and one of xlogmem.hpp of it."""
+    opened = []
+
+    def make(**options):
+        b = four(**options)
+        opened.append(NativeRuntime.of(library, b.runtime))
+        return b, opened[-1]
+
+    yield make
+    for one in opened:
+        one.delete()
