@@ -20,6 +20,21 @@ namespace {
 
 thread_local std::string said;
 
+// The Python exception that is set, which is then no more.
+std::string python_text() {
+    PyObject *type, *value, *trace;
+    PyErr_Fetch(&type, &value, &trace);
+    PyErr_NormalizeException(&type, &value, &trace);
+    PyObject* const text = PyObject_Str(value);
+    std::string const found =
+        std::string{reinterpret_cast<PyTypeObject*>(type)->tp_name} + ": " + PyUnicode_AsUTF8(text);
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return found;
+}
+
 template <class Body>
 char const* guarded(Body&& body) {
     auto named = [](char const* name, char const* text) {
@@ -41,9 +56,8 @@ char const* guarded(Body&& body) {
         return named("device_lost", e.what());
     } catch (xlogmem::invalid_argument const& e) {
         return named("invalid_argument", e.what());
-    } catch (xlogmem::python_error const& e) {
-        PyErr_Clear();
-        return named("python_error", e.what());
+    } catch (xlogmem::python_error const&) {
+        return named("python_error", python_text().c_str());
     } catch (xlogmem::error const& e) {
         return named("error", e.what());
     } catch (std::bad_alloc const& e) {
