@@ -184,6 +184,9 @@ def installed(distribution: Distribution, contents: dict[str, bytes], info: set[
             report.rule(name.removesuffix("x") + "i" in contents, f"no stub of {name}")
     for name in sorted(modules):
         module(name, contents[name])
+    if distribution is XLOGMEM:                             # how builds of others find what CMake has to find
+        report.rule(b"[cmake.prefix]\nxlogmem = xlogmem" in contents[f"{distribution.info}/entry_points.txt"],
+                    "xlogmem is not a prefix of CMake")
     metadata(distribution, contents[f"{distribution.info}/METADATA"])
 
 

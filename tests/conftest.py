@@ -58,6 +58,7 @@ def pytest_terminal_summary(terminalreporter, exitstatus, config) -> None:
                          ("needs pyarrow", "Arrow tests skipped, no pyarrow here"),
                          ("needs another library", "round trips skipped, the other library is not here"),
                          ("needs a checked library", "checks of other libraries skipped, the library is not here"),
+                         ("needs a builder", "native examples not built, a tool is not here"),
                          ("needs PyTorch's reader", "snapshots not read by PyTorch, its reader is not here"),
                          ("needs Perfetto", "traces not read by Perfetto, it is not here"),
                          ("needs a browser", "pages not looked at, no browser here"),

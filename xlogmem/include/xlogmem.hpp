@@ -356,20 +356,20 @@ constexpr flags operator|(flags a, flags b) noexcept {
 }
 
 //! What is enqueued on a stream while this object lives uses the memory.
-class [[nodiscard]] launch {
+class launch {
   public:
     //! `launch use{runtime, stream, reads(a, b), writes(c)}`, with groups in any order.
-    template <class... T, class... Groups>
-    launch(runtime const& of, stream_view stream, detail::group<T...> const& first, Groups const&... groups)
-        : launch{of, stream, accesses{first, groups...}} {}
+    template <class... T, class... More>
+    [[nodiscard]] launch(runtime const& of, stream_view stream, detail::group<T...> const& one, More const&... more)
+        : launch{of, stream, accesses{one, more...}} {}
     template <class... Groups>
-    launch(runtime const& of, stream_view stream, flags wanted, Groups const&... groups)
+    [[nodiscard]] launch(runtime const& of, stream_view stream, flags wanted, Groups const&... groups)
         : launch{of, stream, accesses{groups...}, wanted} {}
-    launch(runtime const& of, stream_view stream, accesses const& list, flags wanted = flags::none)
+    [[nodiscard]] launch(runtime const& of, stream_view stream, accesses const& list, flags wanted = flags::none)
         : launch{of, stream, list.data(), list.size(), wanted} {}
     //! Of an array, which need not live on.
-    launch(runtime const& of, stream_view stream, xlogmem_access const* first, std::size_t count,
-           flags wanted = flags::none) {
+    [[nodiscard]] launch(runtime const& of, stream_view stream, xlogmem_access const* first, std::size_t count,
+                         flags wanted = flags::none) {
         xlogmem_use* use = nullptr;
         detail::call(table().prepare, of.get(), stream.get(), first, count, static_cast<std::uint32_t>(wanted), &use);
         open_ = {of.get(), detail::filer{use}};

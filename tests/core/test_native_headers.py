@@ -1,0 +1,111 @@
+"""The headers compile alone, without a warning, and are where builds look for them."""
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+from fabricated import folder_of
+from native_calls import WARNINGS, compiler
+from places import HELPERS
+
+import xlogmem
+from xlogmem import DeviceRuntime
+
+INCLUDE = Path(xlogmem.get_include())
+CCCL = [folder_of("rmm/resource_ref.hpp", "librmm-cu12", "librmm-cu13"),
+        folder_of("cuda/memory_resource", "librmm-cu12", "librmm-cu13"),
+        folder_of("cuda_runtime_api.h", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
+        folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt"),
+        folder_of("rapids_logger/logger.hpp", "rapids-logger")]
+SYSTEM = [f"-isystem{folder}" for folder in [*CCCL, sysconfig.get_path("include")]]
+needs_cccl = pytest.mark.skipif(None in CCCL, reason="needs RMM: its headers, and those of CUDA")
+
+
+def compile_text(text: str, folder: Path, *options: str, name: str = "alone.cpp") -> subprocess.CompletedProcess[str]:
+    source = folder / name
+    source.write_text(text)
+    return subprocess.run([compiler(), "-c", *options, f"-I{INCLUDE}", str(source), "-o", str(source.with_suffix(".o"))],
+                          capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("options", [["-std=c++17", "-O0"], ["-std=c++20", "-O3"]], ids="".join)
+def test_headers_compile_alone_without_a_warning(tmp_path, options):
+    """And twice.  No header of CUDA or Python is found."""
+    for header in ("xlogmem.hpp", "xlogmem_cudf.hpp"):
+        done = compile_text(f'#include "{header}"\n#include "{header}"\nint main() {{}}\n', tmp_path, *options, *WARNINGS)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_header_for_c_is_c(tmp_path):
+    done = compile_text('#include "xlogmem.h"\nint unused;\n', tmp_path, "-xc", "-std=c11", "-Wall", "-Wextra",
+                        "-Wpedantic", "-Werror", name="alone.c")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_two_files_of_one_program_include_it(tmp_path):
+    for name in ("one", "two"):
+        assert compile_text(f'#include "xlogmem.hpp"\nauto* {name} = &xlogmem::table;\n', tmp_path, "-std=c++17", "-fPIC",
+                            name=f"{name}.cpp").returncode == 0
+    subprocess.run([compiler(), "-shared", *(tmp_path / f"{name}.o" for name in ("one", "two")), "-o",
+                    tmp_path / "both.so"], check=True)
+
+
+REFUSED = {"a number is no stream": "launch use{runtime, 0, reads(pointer)};",
+           "nullptr is no stream": "launch use{runtime, nullptr, reads(pointer)};",
+           "memory is no stream": "launch use{runtime, pointer, reads(pointer)};",
+           "a count is no address": "launch use{runtime, stream, reads(pointer, 100)};",
+           "a type that nothing describes": "struct {} it; launch use{runtime, stream, reads(it)};",
+           "a copy of a launch": "launch use{runtime, stream, reads(pointer)}; launch copy{use};",
+           "a copy of a runtime": "xlogmem::runtime copy{runtime};",
+           "a launch that ends at once": "launch{runtime, stream, reads(pointer)};"}
+
+
+@pytest.mark.parametrize("statement", ["launch use{runtime, stream, reads(pointer)};", *REFUSED.values()],
+                         ids=["right", *REFUSED])
+def test_what_is_wrong_does_not_compile(tmp_path, statement):
+    done = compile_text(f'''#include "xlogmem.hpp"
+using namespace xlogmem;
+void work(xlogmem::runtime& runtime, CUstream_st* stream, float* pointer) {{ {statement} }}
+''', tmp_path, "-std=c++17", *WARNINGS, "-Wno-unused-parameter")
+    assert (done.returncode != 0) == (statement in REFUSED.values()), done.stderr
+
+
+@needs_cccl
+def test_containers_of_rmm_allocate_from_the_resource():
+    """By RMM's own flags and more.  They need librmm, which runs on a GPU alone: see .ci/gpu."""
+    subprocess.run([compiler(), "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wshadow", "-Werror",
+                    "-Wno-unknown-pragmas", "-DWITH_RMM", f"-I{INCLUDE}", *SYSTEM, HELPERS / "native_resource.cpp"],
+                   check=True)
+
+
+@needs_cccl
+@pytest.mark.simulator
+def test_a_resource_of_cccl_allocates_and_frees(tmp_path):
+    library = tmp_path / "resource.so"
+    subprocess.run([compiler(), "-std=c++20", "-shared", "-fPIC", f"-I{INCLUDE}", *SYSTEM,
+                    HELPERS / "native_resource.cpp", "-o", library], check=True)
+    work = ctypes.PyDLL(str(library)).work
+    work.restype = ctypes.c_longlong
+    runtime = DeviceRuntime()
+    live = ctypes.CFUNCTYPE(ctypes.c_longlong)(lambda: runtime.live_bytes)
+    assert work(ctypes.py_object(runtime), ctypes.c_void_p(runtime.acquire_stream().handle), live) == 1024
+    assert runtime.live_bytes == 0
+    assert runtime.counters()["uses"] == 1
+
+
+def test_it_reads_as_one_page():
+    assert len((INCLUDE / "xlogmem.hpp").read_text().splitlines()) <= 400
+
+
+# ------------------------------------------------------------------------------------------------ where they are
+def test_the_folders_are_those_of_the_package():
+    assert INCLUDE == Path(xlogmem.__file__).parent / "include"
+    assert sorted(file.name for file in INCLUDE.iterdir()) == [
+        "xlogmem.h", "xlogmem.hpp", "xlogmem_cudf.hpp", "xlogmem_mr.hpp"]
+    folder = Path(xlogmem.get_cmake_dir())
+    assert folder.is_absolute()
+    assert sorted(file.name for file in folder.iterdir()) == ["xlogmemConfig.cmake", "xlogmemConfigVersion.cmake"]
+    assert folder.relative_to(INCLUDE.parent) == Path("share/cmake/xlogmem")       # where CMake searches a prefix
