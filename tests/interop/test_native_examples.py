@@ -66,14 +66,15 @@ def test_each_example_is_built_or_needs_a_gpu():
 
 # ------------------------------------------------------------------------------------------------ find_package
 def find(folder: Path, wanted: str, *options: str, language: str = "C") -> subprocess.CompletedProcess[str]:
+    name, text = {"C": ("main.c", "#include <xlogmem.h>\nint main(void) { return XLOGMEM_TABLE_VERSION - 1; }\n"),
+                  "CXX": ("main.cpp", "#include <xlogmem.hpp>\nint main() { xlogmem::accesses none; }\n")}[language]
+    (folder / name).write_text(text)
     (folder / "CMakeLists.txt").write_text(f"""
 cmake_minimum_required(VERSION 3.18)
 project(finds LANGUAGES {language})
 find_package(xlogmem {wanted} REQUIRED)
 find_package(xlogmem {wanted} REQUIRED)
-file(WRITE "${{CMAKE_BINARY_DIR}}/main.c" "#include <xlogmem.h>\\nint main(void) {{ return XLOGMEM_TABLE_VERSION - 1; }}")
-file(WRITE "${{CMAKE_BINARY_DIR}}/main.cpp" "#include <xlogmem.hpp>\\nint main() {{ xlogmem::accesses none; }}")
-add_executable(main "${{CMAKE_BINARY_DIR}}/main.{'c' if language == 'C' else 'cpp'}")
+add_executable(main {name})
 target_link_libraries(main PRIVATE xlogmem::headers)
 message(STATUS "version ${{xlogmem_VERSION}}")
 """)
