@@ -73,12 +73,33 @@ void work(xlogmem::runtime& runtime, CUstream_st* stream, float* pointer) {{ {st
     assert (done.returncode != 0) == (statement in REFUSED.values()), done.stderr
 
 
+def compile_with_rmm(*options: object) -> None:
+    """By RMM's own flags and more."""
+    subprocess.run([compiler(), "-std=c++20", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-Wno-unknown-pragmas",
+                    "-DWITH_RMM", f"-I{INCLUDE}", *SYSTEM, HELPERS / "native_resource.cpp", *options], check=True)
+
+
 @needs_cccl
-def test_containers_of_rmm_allocate_from_the_resource():
-    """By RMM's own flags and more.  They need librmm, which runs on a GPU alone: see .ci/gpu."""
-    subprocess.run([compiler(), "-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wshadow", "-Werror",
-                    "-Wno-unknown-pragmas", "-DWITH_RMM", f"-I{INCLUDE}", *SYSTEM, HELPERS / "native_resource.cpp"],
-                   check=True)
+def test_containers_of_rmm_take_the_resource():
+    """They need librmm, which runs on a GPU alone."""
+    compile_with_rmm("-fsyntax-only")
+
+
+@needs_cccl
+@pytest.mark.gpu
+def test_containers_of_rmm_allocate_from_the_resource(tmp_path):
+    library = tmp_path / "containers.so"
+    rmm, logger = (folder_of(header, *wheels).parent / "lib64" for header, *wheels in (
+        ("rmm/resource_ref.hpp", "librmm-cu12", "librmm-cu13"), ("rapids_logger/logger.hpp", "rapids-logger")))
+    cudart = next((CCCL[2].parent / "lib").glob("libcudart.so.1?"))
+    compile_with_rmm("-shared", "-fPIC", "-o", library, rmm / "librmm.so", logger / "librapids_logger.so", cudart,
+                     *(f"-Wl,-rpath,{folder}" for folder in (rmm, logger, cudart.parent)))
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    assert ctypes.PyDLL(str(library)).containers(ctypes.py_object(runtime), ctypes.c_void_p(stream.handle)) == 0
+    stream.synchronize()
+    counters = runtime.counters()
+    assert (counters["allocations"], counters["uses"], runtime.live_bytes) == (3, 1, 0)
 
 
 @needs_cccl

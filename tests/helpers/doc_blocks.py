@@ -1,7 +1,7 @@
 """The code blocks of the project's pages, as Sybil finds them, and how each language is run.
 
-A block of `python`, `bash` or `console` runs as a reader would paste it, one of `toml` is read, `text` is output or a
-drawing.  `<!-- fragment: reason -->` on the line before a block says why it does not run here.
+A block of `python`, `bash` or `console` runs as a reader would paste it, one of `cpp` is compiled, one of `toml` is read,
+`text` is output or a drawing.  `<!-- fragment: reason -->` on the line before a block says why it does not run here.
 """
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from pasted import run, script
 from places import ROOT
 from sybil import Document, Region
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
+
+import xlogmem
 
 FOLDERS = ("benchmarks", "cpp", "docs", "examples", "tests")
 INDENTED = re.compile(r"(?<=\n\n)(?: {4}.*\n)+")
@@ -126,6 +128,17 @@ def run_console(block: Block, folder: Path) -> None:
         assert printed.strip() in done.stdout, done.stdout
 
 
+def compile_cpp(block: Block, folder: Path) -> None:
+    """With names of CUDA's, and functions launch_... that stand for launches."""
+    launches = "".join(f"template <class... T> void {name}(T const&...);\n"
+                       for name in sorted(set(re.findall(r"\blaunch_\w+", block.text))))
+    file = folder / "block.cpp"
+    file.write_text(f"using cudaStream_t = struct CUstream_st*;\n{launches}{block.text}")
+    done = run(["g++", "-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", f"-I{xlogmem.get_include()}",
+                file.name], folder)
+    assert done.returncode == 0, done.stdout
+
+
 def read_toml(block: Block, folder: Path) -> None:
     assert tomllib.loads(block.text)
 
@@ -135,7 +148,8 @@ def nothing(block: Block, folder: Path) -> None:
 
 
 RUN: dict[str, Callable[[Block, Path], None]] = {
-    "python": run_python, "bash": run_bash, "console": run_console, "toml": read_toml, "text": nothing}
+    "python": run_python, "bash": run_bash, "console": run_console, "cpp": compile_cpp, "toml": read_toml,
+    "text": nothing}
 
 
 def write(folder: Path, text: str) -> Path:

@@ -19,17 +19,6 @@ static_assert(cuda::mr::resource_with<memory_resource, cuda::mr::device_accessib
 static_assert(!cuda::mr::resource_with<memory_resource, cuda::mr::host_accessible>);
 static_assert(std::is_copy_constructible_v<memory_resource> && std::is_nothrow_move_constructible_v<memory_resource>);
 
-#ifdef WITH_RMM
-// Containers of RMM allocate from it, and are memory of a launch.
-void containers(memory_resource resource, cuda::stream_ref stream) {
-    rmm::device_async_resource_ref const ref{resource};
-    rmm::device_buffer source{100, stream, ref};
-    rmm::device_uvector<int> target{100, stream, ref};
-    cuda::std::span<int> const part{target.data(), 10};
-    xlogmem::launch use{resource.runtime(), stream, xlogmem::reads(source, part), xlogmem::writes(target)};
-}
-#endif
-
 struct without_gil {
     PyThreadState* thread = PyEval_SaveThread();
     ~without_gil() { PyEval_RestoreThread(thread); }
@@ -65,4 +54,26 @@ long long work(PyObject* runtime, CUstream_st* stream, long long (*live)()) {
         return -1;
     }
 }
+
+#ifdef WITH_RMM
+// Containers of RMM allocate from it, and are memory of a launch.  Returns 0; with the GIL, which it releases.
+int containers(PyObject* runtime, CUstream_st* handle) {
+    try {
+        xlogmem::import_table();
+        memory_resource resource{xlogmem::runtime{runtime}};
+        without_gil released;
+        cuda::stream_ref const stream{handle};
+        rmm::device_async_resource_ref const ref{resource};
+        rmm::device_buffer source{400, stream, ref};
+        rmm::device_uvector<int> target{100, stream, ref};
+        cuda::std::span<int> const part{target.data() + 10, 10};
+        xlogmem::launch use{resource.runtime(), stream, xlogmem::reads(source, part), xlogmem::writes(target)};
+        rmm::device_buffer const copy{source, stream, ref};
+        use.commit();
+        return copy.size() == 400 ? 0 : 2;
+    } catch (...) {
+        return 1;
+    }
+}
+#endif
 }

@@ -58,6 +58,7 @@ def test_a_block_that_is_not_marked_is_an_error(page, error, tmp_path):
     ("bash", "xlogmem chek program.py\nxlogmem info\n"),
     ("console", "$ xlogmem info\nanother text\n"),
     ("toml", "a = 1\na = 2\n"),
+    ("cpp", '#include "xlogmem.hpp"\nvoid work(cudaStream_t stream) { xlogmem::launch use{stream}; }\n'),
 ])
 def test_a_wrong_block_fails(language, text, tmp_path):
     with pytest.raises((AssertionError, ValueError)):
