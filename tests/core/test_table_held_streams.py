@@ -259,7 +259,7 @@ def test_a_known_handle_is_not_trusted_once_its_registration_is_another_ones(hel
 
 @pytest.mark.parametrize("default", [0, LEGACY, PER_THREAD])
 @pytest.mark.parametrize("how", ["prepare", "hold"])
-def test_default_streams_are_opaque_whoever_names_them_first(held, default, how):
+def test_default_streams_are_opaque_whatever_names_them_first(held, default, how):
     b, hold = held
     block = b.alloc(b.S)
     b.use(b.T, (block, "read"))                         # not new any more

@@ -43,12 +43,12 @@ from xlogmem.native cimport (
 )
 
 
-cdef bint may_be_elsewhere(Asked* asked, Failure* failure) noexcept nogil:
+cdef bint may_be_elsewhere(Launch* launch, Failure* failure) noexcept nogil:
     """True if a runtime of another device may have a block that was not found."""
     if not has_several_devices() or process_is_closing():
         return False
-    if asked.refused:
-        return is_access(&asked.accesses[asked.refused - 1])
+    if launch.refused:
+        return is_access(&launch.accesses[launch.refused - 1])
     return failure.kind == BLOCK_IS_STALE
 
 
@@ -56,7 +56,7 @@ cdef inline bint is_recorder(xlogmem_use* use) noexcept nogil:
     return <size_t>use & 1
 
 
-cdef int prepare_elsewhere(RuntimeHold* hold, Asked* asked, xlogmem_use** use, xlogmem_error* error) noexcept with gil:
+cdef int prepare_elsewhere(RuntimeHold* hold, Launch* launch, xlogmem_use** use, xlogmem_error* error) noexcept with gil:
     """Prepare a use of which an access is not in this runtime.  Returns 1 with the error filled in, or 1 with its kind
     0 if no runtime of another device tracks the memory either."""
     cdef LaunchRecorder recorder
@@ -64,7 +64,7 @@ cdef int prepare_elsewhere(RuntimeHold* hold, Asked* asked, xlogmem_use** use, x
     set_aside(&exception)
     error.kind = 0
     try:
-        recorder = begin_elsewhere(hold, asked)
+        recorder = begin_elsewhere(hold, launch)
         if recorder is None:
             return 1
         recorder.preflight()
@@ -78,28 +78,28 @@ cdef int prepare_elsewhere(RuntimeHold* hold, Asked* asked, xlogmem_use** use, x
         put_back(&exception)
 
 
-cdef LaunchRecorder begin_elsewhere(RuntimeHold* hold, Asked* asked):
+cdef LaunchRecorder begin_elsewhere(RuntimeHold* hold, Launch* launch):
     """Make a recorder of all accesses; None if the memory of one is tracked nowhere."""
     cdef Core own = <Core>hold.owner
     cdef const xlogmem_access* access
     cdef LaunchRecorder recorder
     cdef list named = []
     cdef size_t i
-    for i in range(asked.count):
-        access = &asked.accesses[i]
+    for i in range(launch.count):
+        access = &launch.accesses[i]
         if access.address != 0 or access.generation != 0:
             block = block_anywhere(own, access)
             if block is None:
-                asked.refused = i + 1
+                launch.refused = i + 1
                 return None
             named.append((block, access.access))
     recorder = LaunchRecorder(
-        own.stream_of(<size_t>asked.handle),            # default streams are those of this device, whichever is current
-        on_conflict="raise" if asked.flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else "wait",
-        handback="writes" if asked.flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else "all")
+        own.stream_of(<size_t>launch.handle),            # default streams are those of this device, whichever is current
+        on_conflict="raise" if launch.flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else "wait",
+        handback="writes" if launch.flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else "all")
     for block, kind in named:
         add_use(recorder, block, kind, block)
-    recorder.window.moved = asked.flags & <uint32_t>XLOGMEM_ANY_THREAD != 0
+    recorder.window.moved = launch.flags & <uint32_t>XLOGMEM_ANY_THREAD != 0
     return recorder
 
 

@@ -161,7 +161,7 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline un
     cdef bint stays                                     # the discipline of the stream that is known
     cdef int failed = 0
     if <size_t>handle <= PER_THREAD:
-        unknown = OPAQUE                                # as default streams are, whoever names them first
+        unknown = OPAQUE                                # as default streams are, whatever names them first
     if <size_t>handle != LEGACY:
         failed = stream_is_capturing(handle, capturing, failure)
     hold.core.order.lock.lock()

@@ -113,7 +113,7 @@ cdef enum:
     ALL_FLAGS = (XLOGMEM_REFUSE_CONFLICTS | XLOGMEM_HAND_BACK_WRITES | XLOGMEM_ANY_THREAD | XLOGMEM_KEEPS_STREAM)
 
 
-cdef struct Asked:
+cdef struct Launch:
     # The arguments of a `prepare`.
     cy.CUstream handle
     const xlogmem_access* accesses
@@ -149,16 +149,16 @@ cdef int refuse_untracked(xlogmem_error* error, const xlogmem_access* access, si
     return 1
 
 
-cdef int refuse_prepare(CoreState* core, Failure* failure, Asked* asked, xlogmem_error* error) noexcept nogil:
-    cdef const xlogmem_access* access = &asked.accesses[asked.refused - 1]
-    if asked.refused == 0:
-        return refuse_use(core, failure, asked.count, error)
+cdef int refuse_prepare(CoreState* core, Failure* failure, Launch* launch, xlogmem_error* error) noexcept nogil:
+    cdef const xlogmem_access* access = &launch.accesses[launch.refused - 1]
+    if launch.refused == 0:
+        return refuse_use(core, failure, launch.count, error)
     if is_access(access) and access.generation != 0:
-        fail_block(failure, BLOCK_IS_STALE, access.generation, asked.refused)
-        return refuse_use(core, failure, asked.count, error)
+        fail_block(failure, BLOCK_IS_STALE, access.generation, launch.refused)
+        return refuse_use(core, failure, launch.count, error)
     if not is_access(access):
         return refuse_argument(error, "prepare: an access is not XLOGMEM_READ, _WRITE or _READ_WRITE", access.access)
-    return refuse_untracked(error, access, asked.refused, asked.count)
+    return refuse_untracked(error, access, launch.refused, launch.count)
 
 
 cdef int refuse_use(CoreState* core, Failure* failure, size_t count, xlogmem_error* error) noexcept nogil:
@@ -194,15 +194,15 @@ cdef inline Window* take_window_of_hold_locked(RuntimeHold* hold) noexcept nogil
     return window
 
 
-cdef inline int find_blocks_locked(CoreState* core, Window* window, Asked* asked) noexcept nogil:
-    """Make the window's requests from the accesses.  Returns 1, with `asked.refused` set, where an access is none or
+cdef inline int find_blocks_locked(CoreState* core, Window* window, Launch* launch) noexcept nogil:
+    """Make the window's requests from the accesses.  Returns 1, with `launch.refused` set, where an access is none or
     no block is found."""
     check(core.order.lock.held(), "the lock is held")
-    cdef const xlogmem_access* access = asked.accesses
-    cdef const xlogmem_access* end = access + asked.count
+    cdef const xlogmem_access* access = launch.accesses
+    cdef const xlogmem_access* end = access + launch.count
     cdef Request* request
     cdef Found found
-    window.requests.resize(asked.count)
+    window.requests.resize(launch.count)
     request = window.requests.data()
     while access != end:
         if access.generation != 0:
@@ -223,7 +223,7 @@ cdef inline int find_blocks_locked(CoreState* core, Window* window, Asked* asked
         access += 1
     window.requests.resize(request - window.requests.data())
     if access != end:
-        asked.refused = access - asked.accesses + 1
+        launch.refused = access - launch.accesses + 1
     return access != end
 
 
@@ -232,11 +232,11 @@ cdef inline bint is_access(const xlogmem_access* access) noexcept nogil:
     return access.access - 1 < <uint32_t>XLOGMEM_READ_WRITE
 
 
-cdef bint names_memory(Asked* asked) noexcept nogil:
+cdef bint names_memory(Launch* launch) noexcept nogil:
     """False if all accesses are to empty arrays."""
     cdef size_t i
-    for i in range(asked.count):
-        if asked.accesses[i].address != 0 or asked.accesses[i].generation != 0 or not is_access(&asked.accesses[i]):
+    for i in range(launch.count):
+        if launch.accesses[i].address != 0 or launch.accesses[i].generation != 0 or not is_access(&launch.accesses[i]):
             return True
     return False
 
@@ -254,28 +254,28 @@ cdef inline void begin_window(Window* window, StreamState* stream, uint32_t flag
 
 
 # ---------------------------------------------------------------------------------------------- before a launch
-cdef AtOnce prepare_known(RuntimeHold* hold, Asked* asked, Window** result, Failure* failure) noexcept nogil:
+cdef AtOnce prepare_known(RuntimeHold* hold, Launch* launch, Window** result, Failure* failure) noexcept nogil:
     """Prepare a use on a stream that is known to live.  UNFINISHED: the stream, or the host, has to wait."""
     cdef CoreState* core = hold.core
     cdef StreamState* stream
     cdef Window* window
     cdef bint capturing = False
     cdef AtOnce done = NOT_AT_ONCE
-    if (has_deferred_work(core) or <size_t>asked.handle == PER_THREAD
-            or (<size_t>asked.handle > PER_THREAD and stream_is_capturing(asked.handle, &capturing, failure))):
+    if (has_deferred_work(core) or <size_t>launch.handle == PER_THREAD
+            or (<size_t>launch.handle > PER_THREAD and stream_is_capturing(launch.handle, &capturing, failure))):
         return NOT_AT_ONCE
     if capturing:
         return NOT_AT_ONCE
     core.order.lock.lock()
-    stream = known_stream_locked(hold, asked.handle)
+    stream = known_stream_locked(hold, launch.handle)
     if stream != NULL:
         window = take_window_of_hold_locked(hold)
         done = REFUSED
-        if find_blocks_locked(core, window, asked) == 0:
+        if find_blocks_locked(core, window, launch) == 0:
             if unlikely(window.requests.empty()):
                 done = DONE
             else:
-                begin_window(window, stream, asked.flags)
+                begin_window(window, stream, launch.flags)
                 done = open_known_locked(core, window, failure)
         if unlikely(done == REFUSED or window.requests.empty()):
             hold.windows.push_back(window)
@@ -286,7 +286,7 @@ cdef AtOnce prepare_known(RuntimeHold* hold, Asked* asked, Window** result, Fail
     return done
 
 
-cdef int prepare_by_lookup(RuntimeHold* hold, Asked* asked, Window** result, Failure* failure) except -1 nogil:
+cdef int prepare_by_lookup(RuntimeHold* hold, Launch* launch, Window** result, Failure* failure) except -1 nogil:
     """Prepare a use that may have to do other work first."""
     cdef CoreState* core = hold.core
     cdef StreamState* stream = NULL
@@ -297,18 +297,18 @@ cdef int prepare_by_lookup(RuntimeHold* hold, Asked* asked, Window** result, Fai
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1                                        # in a forked child too, before the lock
     drain(core)
-    failed = lookup_stream_locks(hold, asked.handle, ORDINARY, &capturing, &stream, failure)
+    failed = lookup_stream_locks(hold, launch.handle, ORDINARY, &capturing, &stream, failure)
     if not failed and capturing:
         failed = fail_stream(failure, STREAM_IS_CAPTURING, stream.number)
     if not failed:
-        if asked.flags & <uint32_t>XLOGMEM_KEEPS_STREAM:
-            keep_stream_locked(hold, asked.handle, stream)
-        know_stream_locked(hold, asked.handle, stream)
+        if launch.flags & <uint32_t>XLOGMEM_KEEPS_STREAM:
+            keep_stream_locked(hold, launch.handle, stream)
+        know_stream_locked(hold, launch.handle, stream)
         window = take_window_of_hold_locked(hold)
-        failed = find_blocks_locked(core, window, asked)
+        failed = find_blocks_locked(core, window, launch)
     core.order.lock.unlock()
     if not failed:
-        begin_window(window, stream, asked.flags)
+        begin_window(window, stream, launch.flags)
         failed = prepare(core, window, failure)         # the stream is busy: it is not unregistered meanwhile
     core.order.lock.lock()
     if stream != NULL:
@@ -323,16 +323,16 @@ cdef int prepare_by_lookup(RuntimeHold* hold, Asked* asked, Window** result, Fai
     return failed
 
 
-cdef int prepare_slowly(RuntimeHold* hold, Asked* asked, AtOnce done, Window** window,
+cdef int prepare_slowly(RuntimeHold* hold, Launch* launch, AtOnce done, Window** window,
                         Failure* failure) except -1 nogil:
     """Do what `prepare_known` has left, without the GIL."""
     cdef PyThreadState* thread
     cdef int failed
-    if done == NOT_AT_ONCE and not names_memory(asked):
+    if done == NOT_AT_ONCE and not names_memory(launch):
         return 0
     thread = release_gil()
     if done == NOT_AT_ONCE:
-        failed = prepare_by_lookup(hold, asked, window, failure)
+        failed = prepare_by_lookup(hold, launch, window, failure)
     else:
         failed = prepare_rest(hold.core, window[0], failure)
         if failed:
@@ -348,23 +348,23 @@ cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_acc
     cdef RuntimeHold* hold = <RuntimeHold*>runtime
     cdef Window* window = NULL
     cdef Failure failure
-    cdef Asked asked
+    cdef Launch launch
     cdef AtOnce done
     use[0] = NULL
-    asked.handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
-    asked.accesses = accesses
-    asked.count = count
-    asked.flags = flags
-    asked.refused = 0
+    launch.handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
+    launch.accesses = accesses
+    launch.count = count
+    launch.flags = flags
+    launch.refused = 0
     if unlikely(flags & ~<uint32_t>ALL_FLAGS != 0):
         return refuse_argument(error, "prepare: flags has bits that this version does not know", flags)
-    done = prepare_known(hold, &asked, &window, &failure)
+    done = prepare_known(hold, &launch, &window, &failure)
     if unlikely(done != DONE):
-        if done == REFUSED or prepare_slowly(hold, &asked, done, &window, &failure):
-            if may_be_elsewhere(&asked, &failure):
-                if prepare_elsewhere(hold, &asked, use, error) == 0 or error.kind != 0:
+        if done == REFUSED or prepare_slowly(hold, &launch, done, &window, &failure):
+            if may_be_elsewhere(&launch, &failure):
+                if prepare_elsewhere(hold, &launch, use, error) == 0 or error.kind != 0:
                     return error.kind != 0
-            return refuse_prepare(hold.core, &failure, &asked, error)
+            return refuse_prepare(hold.core, &failure, &launch, error)
     use[0] = <xlogmem_use*>window
     return 0
 
