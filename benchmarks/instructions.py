@@ -28,7 +28,8 @@ FEW, MANY = 200, 1200
 FIRST = 2500                # rounds: by then what the path keeps is allocated, and its locks have a favourite
 PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table, pool", "use of 1 block",
          "use of 16 blocks", "use of 64 blocks", "lookup by address, 10,000 live", "allocate + free, Python, pool",
-         "use of 1 block, Python", "use of 16 blocks, Python", "hand-over, Python", "4 blocks of another stream, read")
+         "use of 1 block, Python", "use of 16 blocks, Python", "hand-over, Python", "4 blocks of another stream, read",
+         "1 of 1,000 columns, C table, pool", "1 of 1,000 columns, Python, pool", "1 of 1,000 sizes, C table, pool")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -67,6 +68,17 @@ def paths() -> dict[str, Callable[[int], object]]:
     def look_up(rounds: int) -> object:
         return kept and _loops.lookups(adopted, wanted, rounds)
 
+    columns = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(initial_pool_size=1 << 28))
+    of_columns = _loops.Allocator.table(columns)
+    column_stream = columns.acquire_stream()
+
+    def batches(sizes: list[int]) -> Callable[[int], object]:
+        return lambda rounds: of_columns.batches(sizes, 0, rounds // len(sizes))
+
+    def python_batches(rounds: int) -> None:
+        for _ in range(rounds // 1000):
+            columns.deallocate_many(columns.allocate_many([1 << 12] * 1000, column_stream))
+
     pool_stream = pool.acquire_stream()
 
     def allocate_and_free(rounds: int) -> None:
@@ -86,7 +98,8 @@ def paths() -> dict[str, Callable[[int], object]]:
         table(trivial), table(pool), uses(1), uses(16), uses(64), look_up, allocate_and_free,
         python_uses((stream, {"read_write": blocks[0]})), python_uses((stream, {"read_write": blocks[:16]})),
         python_uses((stream, {"write": blocks[1]}), (used.acquire_stream(), {"read": blocks[1]})),
-        _loops.Uses([(0, [(block, 1) for block in range(4)])], [used.acquire_stream()], blocks).run), strict=True))
+        _loops.Uses([(0, [(block, 1) for block in range(4)])], [used.acquire_stream()], blocks).run,
+        batches([1 << 12] * 1000), python_batches, batches([256 * size for size in range(1, 1001)])), strict=True))
 
 
 def work() -> None:

@@ -84,9 +84,11 @@ cdef cppclass Block:
 
 cdef enum:
     CACHED_SIZES = 16           # of memory that a stream caches
-    CACHED_OF_A_SIZE = 64       # blocks
-    CACHE_SETS = 256
+    CACHED_OF_A_SIZE = 1024     # blocks
     CACHE_WAYS = 4
+    LEAST_SETS = 256
+    MOST_SETS = 1024
+    GROUP = 64                  # blocks of a batch, for which a lock is held without a pause
     NO_HANDLE = ~<size_t>0
 
 
@@ -115,7 +117,8 @@ cdef cppclass StreamCache:
     uint64_t allocations
     uint64_t frees
     CachedSize sizes[CACHED_SIZES]
-    CachedPlace places[CACHE_SETS * CACHE_WAYS]
+    vector[CachedPlace] places          # sets of CACHE_WAYS
+    uint32_t shift              # of a hash, which leaves the number of a set
 
 
 cdef struct Found:
@@ -135,6 +138,14 @@ cdef struct Range:
     StreamState* stream         # where the owner's work on it was queued; NULL: it is ready on every stream
     void* owner                 # a Python object that is held for it; NULL: none
     Label* tag                  # NULL: none
+
+
+cdef struct Piece:
+    # A block of a batch: see core/many.pxi.
+    size_t nbytes               # wanted; 0: none is
+    uint64_t ptr
+    uint64_t generation
+    Block* block                # NULL: it is not allocated yet, or was freed
 
 
 cdef struct Request:
@@ -311,6 +322,14 @@ cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle,
 cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle, size_t nbytes,
                              Block** result) noexcept nogil
 cdef bint free_by_handle(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
+cdef bint allocate_group_by_handle(CoreState* core, StreamCache* cache, size_t handle, Label* tag, Piece* pieces,
+                                   size_t count) noexcept nogil
+cdef size_t free_group_by_handle(CoreState* core, StreamCache* cache, size_t handle, uint64_t* ptrs,
+                                 size_t count) noexcept nogil
+cdef int allocate_many(CoreState* core, Allocation* wanted, Piece* pieces, size_t count,
+                       Failure* failure) except -1 nogil
+cdef int free_many(CoreState* core, Piece* pieces, size_t count, StreamState* stream, Label* stack,
+                   vector[Failure]* failures) except -1 nogil
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, Label* stack,
                     Failure* failure) except -1 nogil
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil
@@ -342,6 +361,9 @@ cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except 
 cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil
 cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1
+cdef int allocate_many_at_once(CoreState* core, Allocation* wanted, Piece* pieces, size_t count,
+                               Failure* failure) except -1
+cdef bint free_many_at_once(CoreState* core, Piece* pieces, size_t count, StreamState* stream) except -1
 
 # For a check: see core/watched.pxi.
 cdef void set_hooks(size_t address) noexcept
@@ -370,6 +392,8 @@ cdef void switch_history(bint is_on) noexcept
 # Inside of these.  The context is current where they need it.
 cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, Block** result,
                           Failure* failure) except -1 nogil
+cdef int allocate_group_in_call(CoreState* core, Allocation* wanted, Piece* pieces, size_t count,
+                                Failure* failure) except -1 nogil
 cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, CaptureCheck check_capture,
                             Failure* failure) except -1 nogil
 cdef void keep_stack_of_free(Block* block, Label* stack) noexcept nogil

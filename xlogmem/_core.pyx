@@ -80,6 +80,7 @@ include "core/caches.pxi"               # per-stream caches of freed blocks
 include "core/cache_ends.pxi"           # opening, emptying, closing and counting of these caches
 include "core/by_handle.pxi"            # operations of the C table: lock once, look up by handle
 include "core/at_once.pxi"              # operations that wait for nothing and keep the GIL
+include "core/many.pxi"                 # batches: several blocks by one call
 # What others see:
 include "core/accounting.pxi"           # pending bytes, lookup by address, the end of a runtime
 include "core/peaks.pxi"                # peaks of live bytes

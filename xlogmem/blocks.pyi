@@ -79,6 +79,14 @@ class Runtime(Core):
     def allocate(
         self, nbytes: SupportsIndex | float | str, stream: _StreamLike | None = None, *, tag: str | None = None
     ) -> DeviceBlock: ...
+    def allocate_many(
+        self,
+        sizes: Iterable[SupportsIndex | float | str],
+        stream: _StreamLike | None = None,
+        *,
+        tag: str | None = None,
+    ) -> list[DeviceBlock]: ...
+    def deallocate_many(self, blocks: Iterable[DeviceBlock], stream: _StreamLike | None = None) -> None: ...
     def deallocate(self, block: DeviceBlock, stream: _StreamLike | None = None) -> None: ...
     def adopt(
         self,

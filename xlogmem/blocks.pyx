@@ -18,6 +18,7 @@ include "blocks/exports.pxi"    # releases of exported memory
 include "blocks/handles.pxi"    # Access, BlockState, BlockId, DeviceBlock, BlockView
 include "blocks/ended.pxi"      # runtimes that ended with live blocks
 include "blocks/memory.pxi"     # allocate, free and adopt
+include "blocks/many.pxi"       # batches of these: several blocks by one call
 include "blocks/scopes.pxi"     # default tags of allocations
 include "blocks/adoptions.pxi"  # adopted memory: tracked until its owner ends
 include "blocks/empty.pxi"      # blocks of zero bytes

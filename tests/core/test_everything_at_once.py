@@ -80,7 +80,7 @@ class Worker:
             self.export, self.export, self.show, self.release_export, self.release_export, self.copy,
             lambda: self.launch(self.stream()), lambda: self.launch(self.foreign),
             lambda: self.launch(self.runtime.acquire_stream()),
-            self.exchange, self.exchange, self.free, self.free, self.kept.clear, self.adopt, self.adopt_a_part,
+            self.exchange, self.exchange, self.exchange_many, self.free, self.free, self.kept.clear, self.adopt, self.adopt_a_part,
             self.adopt_while_owned,
             self.register_and_unregister, self.register_and_forget, self.drop_recorder, self.query,
             self.record_one_use, self.wait, self.synchronize, self.close,
@@ -114,6 +114,14 @@ class Worker:
         self.allocations += 1
         blocks, place = self.shared.blocks, self.chance.randrange(len(self.shared.blocks))
         self.kept[-1], blocks[place] = blocks[place], self.kept[-1]     # the last reference may be another thread's
+
+    def exchange_many(self) -> None:
+        """A batch, of which one block changes places with one that another thread may free meanwhile."""
+        batch = self.runtime.allocate_many([256] * 70, self.stream())
+        self.allocations += 70
+        self.kept.append(batch.pop())
+        with contextlib.suppress(UseAfterFreeError):
+            self.runtime.deallocate_many([*batch[:30], self.pick(), *batch[30:]], self.chance.choice([None, *self.streams]))
 
     def free(self) -> None:
         with contextlib.suppress(UseAfterFreeError):

@@ -47,6 +47,9 @@ def blocks(w: World) -> None:
     w.launch(s, write=dropped)
     del dropped                                         # freed by a later operation
     w.do(w.do(runtime.allocate, NBYTES, s).free)
+    several = w.do(runtime.allocate_many, [NBYTES] * 3, s)
+    w.launch(t, write=several)
+    w.do(runtime.deallocate_many, several)
     w.do(runtime.reap_pending, blocking=False)
     w.do(runtime.reap_pending)
     runtime.find_block(w.scratch), runtime.counters(), runtime.memory_summary()

@@ -179,13 +179,17 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
     return core.drop_owners()
 
 
+cdef inline Stream stream_given(Core core, object stream):
+    """Return the stream that a free names, which may be on another device."""
+    if type(stream) is Stream and (<Stream>stream).ordering is core.ordering:
+        return stream_for(core, stream)
+    return core.stream_for_use(stream)
+
+
 cdef Stream stream_for_free(Core core, DeviceBlock block, object stream):
     """Return the stream on which a block is freed.  None: the block is freed on its home, after all work that is queued
     by now on the named stream, which is on another device."""
-    cdef Stream given
-    if type(stream) is Stream and (<Stream>stream).ordering is core.ordering:
-        return stream_for(core, stream)
-    given = core.stream_for_use(stream)
+    cdef Stream given = stream_given(core, stream)
     if not given.state.remote:
         return given
     if block.owned.item == NULL:

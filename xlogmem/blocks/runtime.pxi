@@ -86,6 +86,75 @@ cdef class Runtime(Core):
         """
         return allocate_block(self, nbytes, stream, tag)
 
+    def allocate_many(self, sizes, stream=None, *, str tag=None):
+        """Allocate several blocks on one stream, all or none: for a table of many columns.
+
+        Each block is as one of `allocate`.  What stands around an allocation is done once for all of them.
+
+        Parameters
+        ----------
+        sizes : iterable of int or str
+            Bytes of each block, as for `allocate`.  0 is a block of no bytes.
+        stream : stream, optional
+            As for `allocate`.
+        tag : str, optional
+            A label for each of them, as for `allocate`.
+
+        Returns
+        -------
+        list of DeviceBlock
+            In the order of the sizes.
+
+        Raises
+        ------
+        ValueError, TypeError, OverflowError
+            As for `allocate`, or `sizes` is no iterable.  Nothing was allocated.
+        DriverError, OutOfDeviceMemoryError, StreamMisuseError, DeviceLostError
+            As for `allocate`, of the first block that could not be allocated.  Those before it were freed again; a note
+            of the error says which one it is.
+        MemoryError
+            The host has no memory for so many blocks.
+
+        Notes
+        -----
+        Thread-safe.  Other threads go on between groups of 64 blocks.  The GIL is kept for up to 256 blocks that a pool
+        has memory for at once, and else is released once.
+
+        Examples
+        --------
+        >>> columns = runtime.allocate_many([rows * 8] * 1_000, stream)         # doctest: +SKIP
+        >>> runtime.deallocate_many(columns)                                    # doctest: +SKIP
+        """
+        return allocate_blocks(self, sizes, stream, tag)
+
+    def deallocate_many(self, blocks, stream=None):
+        """Free several blocks, each after every use of it; see `deallocate`.
+
+        Parameters
+        ----------
+        blocks : iterable of DeviceBlock
+            Blocks of this runtime, each once.
+        stream : stream, optional
+            The stream on which the frees are queued.  The default is that of each block, as for `deallocate`.
+
+        Raises
+        ------
+        UseAfterFreeError
+            A block was freed before.  None was freed by this call, unless another thread, or another library by its
+            address, freed the block during the call: then all others were.
+        ValueError, TypeError, StreamMisuseError
+            A block is named twice, or is not a block, or belongs to another runtime.  None was freed.
+        DriverError
+            Some waits or frees could not be queued.  These blocks stay live and may be freed again; all others were
+            freed.  Further failures are notes of the exception.
+
+        Notes
+        -----
+        All blocks are looked at before the first is freed.  Thread-safe.  Other threads go on between groups of 64
+        blocks.  The GIL is kept for up to 256 blocks that go into a pool, and else is released once.
+        """
+        free_handles(self, blocks, stream)
+
     def deallocate(self, DeviceBlock block not None, stream=None):
         """Free a block after every use of it.
 

@@ -61,6 +61,8 @@ cdef void add_cache(CoreState* core) noexcept nogil:
     """Add a cache for the next stream that wants one.  Called without the lock.  Forks take the lock of the cache from
     now on."""
     cdef StreamCache* cache = make_new[StreamCache]()
+    cache.places.resize(LEAST_SETS * CACHE_WAYS)
+    cache.shift = 24                                    # of 32 bits: 8 are left, for LEAST_SETS
     take_at_forks(&cache.cache_lock, LEAF_LOCK)
     core.order.lock.lock()
     core.wants_cache.store(False)

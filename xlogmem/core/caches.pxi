@@ -45,7 +45,7 @@ cdef inline CachedSize* cached_size_of(StreamCache* cache, size_t nbytes) noexce
 
 cdef inline CachedPlace* places_of(StreamCache* cache, uint64_t ptr) noexcept nogil:
     """Return the places where a block of this address may be listed."""
-    return &cache.places[(<uint32_t>((ptr >> 8) * <uint32_t>2654435761) >> 24) * CACHE_WAYS]
+    return cache.places.data() + (<uint32_t>((ptr >> 8) * <uint32_t>2654435761) >> cache.shift) * CACHE_WAYS
 
 
 # ---------------------------------------------------------------------------------------------- without that lock
@@ -251,7 +251,7 @@ cdef bint settle_all_of_locked(CoreState* core, StreamCache* cache) noexcept nog
     cache.cache_lock.lock()
     if cache.live_blocks:
         found = True
-        for i in range(CACHE_SETS * CACHE_WAYS):
+        for i in range(cache.places.size()):
             if cache.places[i].block != NULL and cache.places[i].block.state == LOCAL:
                 settle_local_locked(core, cache, cache.places[i].block)
     check(cache.live_blocks == 0 and cache.live_bytes == 0, "every local block is listed")
@@ -302,13 +302,38 @@ cdef inline bint is_used_at_home_only(Block* block, uint64_t* newest) noexcept n
 
 
 cdef bint list_in(StreamCache* cache, Block* block) noexcept nogil:
-    """Add the block to the cache.  False if other blocks have all of its places.  Called with both locks."""
-    cdef CachedPlace* places = places_of(cache, block.ptr)
+    """Add the block to the cache.  False if other blocks have all of its places, and there are not to be more.  Called
+    with both locks."""
+    cdef CachedPlace* places = find_place_for(cache, block.ptr)
+    while places == NULL and cache.places.size() < <size_t>(MOST_SETS * CACHE_WAYS):
+        add_places(cache)
+        places = find_place_for(cache, block.ptr)
+    if places == NULL:
+        return False
+    places.block = block
+    places.ptr = block.ptr
+    block.cache.store(cache)
+    return True
+
+
+cdef inline CachedPlace* find_place_for(StreamCache* cache, uint64_t ptr) noexcept nogil:
+    """Return an empty place for an address; NULL if there is none."""
+    cdef CachedPlace* places = places_of(cache, ptr)
     cdef size_t i
     for i in range(CACHE_WAYS):
         if places[i].block == NULL:
-            places[i].block = block
-            places[i].ptr = block.ptr
-            block.cache.store(cache)
-            return True
-    return False
+            return &places[i]
+    return NULL
+
+
+cdef void add_places(StreamCache* cache) noexcept nogil:
+    """Double the places of a cache, of which none may be left for an address: a stream may have a table of a thousand
+    columns.  Called with both locks."""
+    cdef vector[CachedPlace] before = cache.places
+    cdef size_t i
+    cache.shift -= 1
+    cache.places.clear()
+    cache.places.resize(2 * before.size())              # all empty; what was in one set is in two, so it fits
+    for i in range(before.size()):
+        if before[i].block != NULL:
+            find_place_for(cache, before[i].ptr)[0] = before[i]

@@ -42,32 +42,39 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
     """Free on `stream` (NULL: on the block's home) after every use.  Inside a window: when the last window closes.
     `stack` is the caller's (NULL: not wanted)."""
     cdef Scope scope
-    cdef Block* block
-    cdef StreamState* home
-    cdef int failed = 0
+    cdef int failed
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
     core.order.lock.lock()
-    block = find_live_locked(core, slot, generation)
-    if block == NULL:
-        failed = fail_block(failure, BLOCK_IS_STALE, generation, 0)
-    elif stream != NULL and not stream.alive:
-        failed = fail_stream(failure, STREAM_IS_DEAD, stream.number)
-    else:
-        home = block.home
-        if unlikely(stack != NULL):
-            keep_stack_of_free(block, stack)
-        if stream == NULL and home != NULL and unlikely(<bint>home.unowned):
-            leave_unowned_home_locked(core, block)
-        failed = free_found_unlocks(core, block, stream, CHECK_CAPTURE, failure)
-        if unlikely(failed):                             # the block is as it was
-            block.named = False
-            if block.home != home:
-                move_home_locked(core.order, block, home)
+    failed = free_live_unlocks(core, slot, generation, stream, stack, failure)
     core.order.lock.unlock()
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
+
+
+cdef int free_live_unlocks(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, Label* stack,
+                           Failure* failure) except -1 nogil:
+    """Free a block of this identity, as `free_block` does; the context is current."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Block* block = find_live_locked(core, slot, generation)
+    cdef StreamState* home
+    cdef int failed
+    if block == NULL:
+        return fail_block(failure, BLOCK_IS_STALE, generation, 0)
+    if stream != NULL and not stream.alive:
+        return fail_stream(failure, STREAM_IS_DEAD, stream.number)
+    home = block.home
+    if unlikely(stack != NULL):
+        keep_stack_of_free(block, stack)
+    if stream == NULL and home != NULL and unlikely(<bint>home.unowned):
+        leave_unowned_home_locked(core, block)
+    failed = free_found_unlocks(core, block, stream, CHECK_CAPTURE, failure)
+    if unlikely(failed):                                 # the block is as it was
+        block.named = False
+        if block.home != home:
+            move_home_locked(core.order, block, home)
+    return failed
 
 
 cdef void leave_unowned_home_locked(CoreState* core, Block* block) noexcept nogil:

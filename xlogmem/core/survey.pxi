@@ -48,7 +48,7 @@ cdef void survey_caches_locked(CoreState* core, Survey* survey) noexcept nogil:
     for i in range(core.caches.size()):
         cache = core.caches[i]
         survey.cached_bytes += cache.cached_bytes
-        for k in range(CACHE_SETS * CACHE_WAYS if cache.live_blocks else 0):
+        for k in range(cache.places.size() if cache.live_blocks else 0):
             if cache.places[k].block != NULL and cache.places[k].block.state == LOCAL:
                 seen = &survey.blocks.emplace_back()
                 see_locked(core, cache.places[k].block, seen)

@@ -40,6 +40,8 @@ cdef extern from "loops/per_use_events.hpp" namespace "xlogmem_bench" nogil:
 cdef extern from "loops/pairs.hpp" namespace "xlogmem_bench" nogil:
     int c_pairs "xlogmem_bench::pairs"(xlogmem_upstream, size_t, void**, size_t, size_t, size_t, uint64_t*, uint64_t*,
                                        xlogmem_error*)
+    int c_batches "xlogmem_bench::batches"(xlogmem_table&, xlogmem_runtime*, vector[size_t]&, void*, size_t, uint64_t*,
+                                           xlogmem_error*)
     int pairs_in_threads(xlogmem_upstream, driver, cy.CUcontext, size_t, void**, size_t, size_t, uint64_t*,
                          xlogmem_error*)
 
@@ -129,6 +131,20 @@ cdef class Allocator:
         with nogil:
             failed = c_pairs(self.functions[0], nbytes, on.streams.data(), on.streams.size(), count, work, NULL,
                              &took, &error)
+        if failed:
+            raise_error(&error)
+        return took
+
+    def batches(self, sizes, size_t stream, size_t count):
+        """Allocate blocks of these sizes by one call, and free them by another; of a runtime through the C table."""
+        cdef vector[size_t] wanted = sizes
+        cdef xlogmem_error error
+        cdef uint64_t took = 0
+        cdef int failed
+        if self.tracked.runtime == NULL:
+            raise ValueError("only a runtime has batches")
+        with nogil:
+            failed = c_batches(self.tracked.table[0], self.tracked.runtime, wanted, <void*>stream, count, &took, &error)
         if failed:
             raise_error(&error)
         return took

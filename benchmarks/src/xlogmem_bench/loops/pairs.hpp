@@ -36,7 +36,21 @@ inline int pairs(xlogmem_upstream const& of, std::size_t bytes, void* const* str
   return 0;
 }
 
-// The same in threads that begin together, each on a stream of its own; `took` is until the last one ends.
+// Batches through the C table: so many blocks by one call, and freed by another.
+inline int batches(xlogmem_table const& table, xlogmem_runtime* runtime, std::vector<std::size_t> const& sizes,
+                   void* stream, std::size_t count, std::uint64_t* took, xlogmem_error* error)
+{
+  std::vector<void*> ptrs(sizes.size());
+  auto const before = clock::now();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (table.allocate_many(runtime, sizes.size(), sizes.data(), stream, ptrs.data(), error)) { return 1; }
+    table.deallocate_many(runtime, sizes.size(), ptrs.data(), stream);
+  }
+  *took = since(before);
+  return 0;
+}
+
+// Pairs in threads that begin together, each on a stream of its own; `took` is until the last one ends.
 inline int pairs_in_threads(xlogmem_upstream const& of, driver const& calls, CUcontext context, std::size_t bytes,
                             void* const* streams, std::size_t n_threads, std::size_t count, std::uint64_t* took,
                             xlogmem_error* error)
