@@ -11,6 +11,7 @@ toolchain are shown and not compared.  Without valgrind nothing is counted; a li
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import re
@@ -105,7 +106,10 @@ def paths() -> dict[str, Callable[[int], object]]:
 def work() -> None:
     from xlogmem_bench import _loops
 
-    for run in paths().values():
+    made = paths()
+    gc.collect()
+    gc.freeze()                                         # a collection in a path does not visit what is kept for others
+    for run in made.values():
         run(FIRST)
         _loops.mark()
         run(FEW)

@@ -80,8 +80,8 @@ class Worker:
             self.export, self.export, self.show, self.release_export, self.release_export, self.copy,
             lambda: self.launch(self.stream()), lambda: self.launch(self.foreign),
             lambda: self.launch(self.runtime.acquire_stream()),
-            self.exchange, self.exchange, self.exchange_many, self.free, self.free, self.kept.clear, self.adopt, self.adopt_a_part,
-            self.adopt_while_owned,
+            self.exchange, self.exchange, self.exchange_many, self.free, self.free, self.kept.clear, self.adopt,
+            self.adopt_a_part, self.adopt_while_owned,
             self.register_and_unregister, self.register_and_forget, self.drop_recorder, self.query,
             self.record_one_use, self.wait, self.synchronize, self.close,
             lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
@@ -121,7 +121,8 @@ class Worker:
         self.allocations += 70
         self.kept.append(batch.pop())
         with contextlib.suppress(UseAfterFreeError):
-            self.runtime.deallocate_many([*batch[:30], self.pick(), *batch[30:]], self.chance.choice([None, *self.streams]))
+            self.runtime.deallocate_many([*batch[:30], self.pick(), *batch[30:]],
+                                         self.chance.choice([None, *self.streams]))
 
     def free(self) -> None:
         with contextlib.suppress(UseAfterFreeError):

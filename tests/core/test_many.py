@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import logging
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from c_table import GET_POINTER, OUT_OF_MEMORY, SIZE, VOID, Error, Hold, Refused, functions
@@ -213,6 +214,20 @@ def test_the_events_of_a_history_are_those_of_calls_one_by_one(four):
         assert seen["allocate", KIB, None] > 6 * 75
 
 
+def test_a_log_has_the_lines_of_calls_one_by_one(four):
+    def lines(batch):
+        records = []
+        x = four(resource=LoggingResourceAdaptor(AsyncMemoryResource(), records.append))
+        for _ in of_python(x, SIZES, x.S, batch):
+            pass
+        x.runtime.resource.flush()
+        return [(record.action, record.bytes, record.tag, record.result) for record in records]
+
+    seen = lines(True)
+    assert seen == lines(False)
+    assert ("allocate", KIB, "table 1", "Ok") in seen
+
+
 def test_handles_come_in_the_order_of_the_sizes(x):
     for sizes in (SIZES, [], [0], (KIB,), (n for n in SIZES), ["1KiB", 2.0]):
         sizes = list(sizes)
@@ -220,14 +235,14 @@ def test_handles_come_in_the_order_of_the_sizes(x):
         assert [block.nbytes for block in blocks] == [KIB if n == "1KiB" else int(n) for n in sizes]
         assert all((block.stream, block.tag, block.state) == (x.S, "columns", BlockState.LIVE) for block in blocks)
         ranges = sorted((block.ptr, block.nbytes) for block in blocks if block.nbytes)
-        assert all(ptr + nbytes <= following for (ptr, nbytes), (following, _) in zip(ranges, ranges[1:], strict=False))
+        assert all(ptr + nbytes <= following for (ptr, nbytes), (following, _) in pairwise(ranges))
         x.runtime.deallocate_many(iter(blocks))
         assert {block.state for block in blocks} <= {BlockState.FREED}
     with xlogmem.scope("here"):
         assert [block.tag for block in x.runtime.allocate_many([KIB, 0], x.S)] == ["here", "here"]
 
 
-def test_nothing_is_asked_of_the_driver_for_no_bytes(x, hold, driver):
+def test_no_bytes_need_no_driver(x, hold, driver):
     with nothing_happens(driver, x.runtime):
         x.runtime.deallocate_many(x.runtime.allocate_many([0] * 3, x.S))
         hold.free_many(hold.allocate_many([0] * 3, x.S.handle), x.S.handle)
@@ -457,7 +472,6 @@ def test_if_one_block_is_wrong_none_is_freed(four, x, hold, driver, local):
     by_address = x.runtime.allocate(KIB, x.S)
     hold.free(by_address.ptr, x.S.handle)
     x.runtime.deallocate_many([stale, empty])
-    x.runtime.live_bytes
     for wrong, error, text in (
             (stale, UseAfterFreeError, "freed"), (empty, UseAfterFreeError, "freed"),
             (by_address, UseAfterFreeError, "freed"),

@@ -17,6 +17,7 @@ from fault_world import NBYTES, World, mine
 
 from xlogmem import (
     Access,
+    BlockState,
     Buffer,
     BufferToken,
     DeviceRuntime,
@@ -49,7 +50,7 @@ def blocks(w: World) -> None:
     w.do(w.do(runtime.allocate, NBYTES, s).free)
     several = w.do(runtime.allocate_many, [NBYTES] * 3, s)
     w.launch(t, write=several)
-    w.do(runtime.deallocate_many, several)
+    w.do(lambda: runtime.deallocate_many([block for block in several if block.state is BlockState.LIVE]))
     w.do(runtime.reap_pending, blocking=False)
     w.do(runtime.reap_pending)
     runtime.find_block(w.scratch), runtime.counters(), runtime.memory_summary()

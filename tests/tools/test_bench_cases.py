@@ -44,7 +44,7 @@ def test_the_families_are_those_that_were_chosen():
     found = all_of()
     assert {case.family for case in found} == set(cases.FAMILIES)
     assert len({case.id for case in found}) == len(found)
-    for said in ("256 B", "64 MiB", "8 streams", "16 threads", "512 held", "fragmented"):
+    for said in ("256 B", "64 MiB", "8 streams", "16 threads", "512 held", "1,000 columns", "fragmented"):
         assert any(said in case.id for case in found if case.family == "allocate"), said
     for said in ("1 block,", "4 blocks,", "16 blocks,", "64 blocks,", "hand-over", "ping-pong", "fan-out to 8"):
         assert any(said in case.id for case in found if case.family == "use"), said

@@ -89,7 +89,7 @@ cdef class BlockId:
 
 @cython.final
 @cython.no_gc_clear                         # the end of `owned` needs the core
-@cython.freelist(64)
+@cython.freelist(1024)                      # the columns of a table
 cdef class DeviceBlock:
     """One allocation.  Dropping the last reference frees it, after every recorded use; see `DeviceRuntime.deallocate`.
 

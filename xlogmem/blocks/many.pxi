@@ -1,7 +1,7 @@
 # Batches as Python calls them: several blocks allocated, or freed, by one call.
 #
-# All arguments are checked before anything is done.  While a batch is freed its handles own nothing, so a handle that is
-# named twice, or that another thread frees meanwhile, is found.
+# All arguments are checked before anything is done.  While a batch is freed its handles own nothing, so a handle that
+# is named twice, or that another thread frees meanwhile, is found.
 
 from libc.stdlib cimport calloc, free
 from libc.stdint cimport uint64_t
@@ -25,6 +25,11 @@ from xlogmem._core cimport (
 )
 from xlogmem._order cimport StreamState
 from xlogmem.resources.base cimport Allocation, start_call_on
+
+
+cdef extern from "Python.h":
+    void PyObject_GC_Track(void* of)
+    void PyObject_GC_UnTrack(void* of)
 
 
 cdef Piece* new_pieces(size_t count) except NULL:
@@ -62,7 +67,11 @@ cdef list allocate_blocks(Core core, object sizes, object stream, str tag):
         for i in range(count):                          # first: nothing that may fail follows the allocation
             pieces[i].nbytes = bytes_wanted(wanted_sizes[i])
             wanted.nbytes |= pieces[i].nbytes
-            handles.append(new_handle(core, ordered, tag) if pieces[i].nbytes else new_empty(core, ordered, tag))
+            if pieces[i].nbytes == 0:
+                handles.append(new_empty(core, ordered, tag))
+                continue
+            handles.append(new_handle(core, ordered, tag))
+            PyObject_GC_UnTrack(<void*>handles[i])      # many new objects begin a collection, which visits each of them
         if wanted.nbytes:
             allocate_pieces(core, handles, wanted_sizes, &wanted, pieces)
     finally:
@@ -84,6 +93,7 @@ cdef int allocate_pieces(Core core, list handles, list sizes, Allocation* wanted
         if pieces[i].block != NULL:
             fill_handle(<DeviceBlock>handles[i], pieces[i].block, pieces[i].ptr, pieces[i].nbytes,
                         pieces[i].generation, True)
+            PyObject_GC_Track(<void*>handles[i])
     if done == REFUSED:
         fail_batch(core, handles, sizes, wanted, pieces, &failure)
     core.drop_owners()

@@ -108,7 +108,7 @@ cdef class Runtime(Core):
         Raises
         ------
         ValueError, TypeError, OverflowError
-            As for `allocate`, or `sizes` is no iterable.  Nothing was allocated.
+            As for `allocate`, or `sizes` is not an iterable.  Nothing was allocated.
         DriverError, OutOfDeviceMemoryError, StreamMisuseError, DeviceLostError
             As for `allocate`, of the first block that could not be allocated.  Those before it were freed again; a note
             of the error says which one it is.
@@ -145,8 +145,8 @@ cdef class Runtime(Core):
         ValueError, TypeError, StreamMisuseError
             A block is named twice, or is not a block, or belongs to another runtime.  None was freed.
         DriverError
-            Some waits or frees could not be queued.  These blocks stay live and may be freed again; all others were
-            freed.  Further failures are notes of the exception.
+            Some waits or frees could not be queued.  These blocks stay live and may be freed again, by `close` of each
+            block for example; all others were freed.  Further failures are notes of the exception.
 
         Notes
         -----

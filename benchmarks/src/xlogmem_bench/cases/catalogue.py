@@ -8,6 +8,7 @@ from functools import partial
 from xlogmem_bench import logs
 from xlogmem_bench.cases.adaptors import ADAPTORS, through_adaptor
 from xlogmem_bench.cases.allocate import allocate_and_free, in_threads
+from xlogmem_bench.cases.columns import in_columns
 from xlogmem_bench.cases.enabled import through_enabled
 from xlogmem_bench.cases.frees import freed_after_reads
 from xlogmem_bench.cases.lookup import looked_up
@@ -65,6 +66,9 @@ def fragmented_cases(scale: int) -> Iterator[Case]:
     held = scaled(512, scale)
     yield Case("allocate/1 MiB, 512 held", "allocate", "pair", replayed(partial(logs.held, held, MIB), GIB),
                {"nbytes": MIB, "held": held}, per=held, quick=True)
+    columns = scaled(1000, scale)
+    yield Case("allocate/1,000 columns of 4 KiB", "allocate", "pair", in_columns(columns, 4 * KIB),
+               {"nbytes": 4 * KIB, "columns": columns}, per=columns, quick=True)
     for largest in (64 * KIB, MIB):
         blocks, pairs = scaled(1000, scale), scaled(1000, scale)
         yield Case(f"allocate/to {SIZES[largest]}, fragmented", "allocate", "pair",
