@@ -23,5 +23,5 @@ include "table/streams.pxi"    # runtimes held through the table, and their stre
 include "table/deferred.pxi"   # work deferred until a thread has the GIL
 include "table/uses.pxi"       # uses, and streams that live
 include "table/elsewhere.pxi"  # uses of memory of other devices
-include "table/functions.pxi"  # the functions of the table
 include "table/many.pxi"       # batches
+include "table/functions.pxi"  # the functions of the table

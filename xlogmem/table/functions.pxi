@@ -424,6 +424,8 @@ functions.ready = table_ready
 functions.synchronize = table_synchronize
 functions.hold_stream = table_hold_stream
 functions.release_stream = table_release_stream
+functions.allocate_many = table_allocate_many
+functions.deallocate_many = table_deallocate_many
 functions.counters = table_counters
 
 table = PyCapsule_New(&functions, XLOGMEM_TABLE, NULL)

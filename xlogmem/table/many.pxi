@@ -28,7 +28,7 @@ from xlogmem._core cimport (
     refuse_lost,
 )
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
-from xlogmem._order cimport StreamState
+from xlogmem._order cimport OPAQUE, StreamState
 from xlogmem.resources.base cimport Allocation, start_call_on
 
 
@@ -96,7 +96,7 @@ cdef int allocate_many_on(RuntimeHold* hold, size_t count, const size_t* nbytes,
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1                                        # in a forked child too, before the lock
     drain(core)
-    failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &state, failure)
+    failed = lookup_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &capturing, &state, failure)
     if not failed and capturing:
         failed = fail_stream(failure, STREAM_IS_CAPTURING, state.number)
     core.order.lock.unlock()
@@ -187,7 +187,7 @@ cdef int begin_freeing(RuntimeHold* hold, void* stream, FreeingCall* call) excep
         return 0
     drain(core)
     take_stack(core, &call.stack)
-    call.failed = lookup_stream_locks(hold, <cy.CUstream>stream, &capturing, &call.stream, &call.failure)
+    call.failed = lookup_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &capturing, &call.stream, &call.failure)
     core.order.lock.unlock()
     call.check_capture = CHECK_CAPTURE if capturing else CAPTURE_WAS_CHECKED
     return 0
@@ -229,7 +229,3 @@ cdef int end_freeing(CoreState* core, FreeingCall* call) except -1 nogil:
         leave_context(&call.scope)
     release(call.stack)
     return 0
-
-
-functions.allocate_many = table_allocate_many
-functions.deallocate_many = table_deallocate_many
