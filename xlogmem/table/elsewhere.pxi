@@ -56,7 +56,8 @@ cdef inline bint is_recorder(xlogmem_use* use) noexcept nogil:
     return <size_t>use & 1
 
 
-cdef int prepare_elsewhere(RuntimeHold* hold, Launch* launch, xlogmem_use** use, xlogmem_error* error) noexcept with gil:
+cdef int prepare_elsewhere(RuntimeHold* hold, Launch* launch, xlogmem_use** use,
+                           xlogmem_error* error) noexcept with gil:
     """Prepare a use of which an access is not in this runtime.  Returns 1 with the error filled in, or 1 with its kind
     0 if no runtime of another device tracks the memory either."""
     cdef LaunchRecorder recorder
@@ -94,7 +95,7 @@ cdef LaunchRecorder begin_elsewhere(RuntimeHold* hold, Launch* launch):
                 return None
             named.append((block, access.access))
     recorder = LaunchRecorder(
-        own.stream_of(<size_t>launch.handle),            # default streams are those of this device, whichever is current
+        own.stream_of(<size_t>launch.handle),           # default streams are this device's, whichever is current
         on_conflict="raise" if launch.flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else "wait",
         handback="writes" if launch.flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else "all")
     for block, kind in named:
