@@ -1,7 +1,7 @@
 """The code blocks of the project's pages, as Sybil finds them, and how each language is run.
 
-A block of `python`, `bash` or `console` runs as a reader would paste it, one of `cpp` is compiled, one of `toml` is read,
-`text` is output or a drawing.  `<!-- fragment: reason -->` on the line before a block says why it does not run here.
+A block of `python`, `bash` or `console` runs as a reader would paste it, one of `cpp` is compiled, one of `toml` is
+read, `text` is output or a drawing.  `<!-- fragment: reason -->` on the line before a block says why it does not run.
 """
 from __future__ import annotations
 
