@@ -88,6 +88,7 @@ cdef inline AtOnce end_opening_locked(CoreState* core, Window* window, int faile
 
 cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
     """Open a window whose stream is not capturing, for a caller that has found both under the lock."""
+    check(core.order.lock.held(), "the lock is held")
     return end_opening_locked(core, window, open_uses_locked(core, window, failure))
 
 

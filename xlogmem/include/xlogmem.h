@@ -12,8 +12,8 @@
  * Functions that are not said to need the GIL may be called with it or without it, from any thread.  They take it only
  * to call a resource that is written in Python, to look for signals where a `prepare` waits on the host, and for uses
  * that name memory of another device than the runtime's.  Uses release it where they may wait, if the caller holds it.
- * Functions throw nothing.  Where the host has no memory for xlogmem's own tables, a line on stderr says so and the
- * process is aborted.
+ * An `error` is filled in on failure alone, and is not NULL.  Functions throw nothing.  Where the host has no memory for
+ * xlogmem's own tables, a line on stderr says so and the process is aborted.
  */
 #ifndef XLOGMEM_H
 #define XLOGMEM_H
@@ -92,7 +92,8 @@ typedef struct xlogmem_table {
     uint32_t size;                      /* of this structure, as the core was built */
 
     /* A hold on a DeviceRuntime (a PyObject*, borrowed), which lives until `close`; NULL for other objects.  Memory
-     * that was not freed when the runtime is destroyed is freed then.  Needs the GIL. */
+     * that was not freed when the runtime is destroyed is freed then.  Needs the GIL.  Uses that are open at `close`
+     * may be ended afterwards, and keep the runtime until then; nothing else may be called with a closed hold. */
     xlogmem_runtime *(*open)(void *runtime);
     void (*close)(xlogmem_runtime *runtime);
 
@@ -143,7 +144,8 @@ typedef struct xlogmem_table {
     /* Order a stream after the uses of memory, without a use: after its writers (XLOGMEM_READ) or all its users. */
     int (*wait)(xlogmem_runtime *runtime, void *stream, const xlogmem_access *access, xlogmem_error *error);
 
-    /* The block around an address: fills in all of `access` but its kind.  `base` and `nbytes` may be NULL. */
+    /* The block around an address: fills in all of `access` but its kind; `address` becomes that of the block's first
+     * byte.  `base` and `nbytes` may be NULL. */
     int (*find)(xlogmem_runtime *runtime, const void *ptr, xlogmem_access *access, uint64_t *base, size_t *nbytes,
                 xlogmem_error *error);
     /* The same for whatever `DeviceRuntime.find_block` takes (a PyObject*, borrowed): blocks, buffers, arrays of any

@@ -40,6 +40,7 @@ cdef void own_locked(StreamState* stream) noexcept nogil:
 
 cdef void leave_owner_locked(OrderState* order, StreamState* stream) noexcept nogil:
     """Undo `own_locked`: the object is not held any more."""
+    check(order.lock.held(), "the lock is held")
     if stream.holds == 0:
         disown_locked(order, stream)
     stream.lives_by_holds = stream.holds != 0

@@ -235,6 +235,7 @@ cdef void fill_known(KnownStream* known, cy.CUstream handle, StreamState* stream
 
 
 cdef KeptStream* find_kept_locked(RuntimeHold* hold, cy.CUstream handle) noexcept nogil:
+    check(hold.core.order.lock.held(), "the lock is held")
     cdef uint64_t thread = this_thread() if <size_t>handle == PER_THREAD else 0
     cdef size_t i
     for i in range(hold.kept.size()):
@@ -273,6 +274,7 @@ cdef bint leave_stream_of_hold_locked(RuntimeHold* hold, cy.CUstream handle) noe
 
 
 cdef void leave_kept_locked(RuntimeHold* hold, KeptStream* kept) noexcept nogil:
+    check(hold.core.order.lock.held(), "the lock is held")
     cdef StreamState* stream = hold.core.order.streams[kept.stream.index]
     if stream.number == kept.stream.number and stream.alive:
         release_stream_locked(hold.core.order, stream)
