@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from c_table import CAPTURING, KEEPS_STREAM, NOT_FOUND, Hold, Refused
+from c_table import CAPTURING, KEEPS_STREAM, NOT_FOUND, Hold, Refused, functions
 from cuda.bindings import driver as cuda
 from four_streams import Capture, at
 
@@ -271,3 +271,37 @@ def test_default_streams_are_opaque_whatever_names_them_first(held, default, how
     with use(b.U, read=block):
         pass
     assert b.ordered(late, b.U)
+
+
+def test_a_blocking_capture_survives_the_first_use_on_the_legacy_stream(held, driver):
+    """A query of the legacy stream's id would invalidate it."""
+    b, _ = held
+    block = b.alloc(b.S)
+    blocking = check(cuda.cuStreamCreate(0))
+    for default in (0, LEGACY):
+        hold = Hold(b.runtime)
+        with Capture(at(blocking)):
+            with pytest.raises(Refused, match="captur|CAPTURE_IMPLICIT", check=lambda error: error.kind == CAPTURING):
+                hold.prepare(default, read=[block.ptr])
+            with pytest.raises(Refused, match="captur|CAPTURE_IMPLICIT"):
+                hold.allocate(64, default)
+        hold.finish(hold.prepare(default, read=[block.ptr]))
+        hold.close()
+    check(cuda.cuStreamDestroy(blocking))
+
+
+@pytest.mark.parametrize("open_use", [True, False])
+def test_a_promise_ends_with_the_close_at_once(held, driver, foreign, open_use):
+    """The caller may destroy the stream from then on."""
+    b, hold = held
+    block, stream, other = b.alloc(b.S), foreign(), Hold(b.runtime)
+    other.hold_stream(stream)
+    opened = other.prepare(b.T.handle, read=[block.ptr]) if open_use else 0
+    hold.finish(hold.prepare(stream, read=[block.ptr]))
+
+    def launch_after_close() -> None:
+        functions.close(other.runtime)                  # and nothing between
+        hold.finish(hold.prepare(stream, read=[block.ptr]))
+
+    assert calls_of(driver, launch_after_close, "cuStreamGetId") == [1]
+    other.finish(opened)

@@ -140,6 +140,7 @@ cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
     if process_is_closing() or process_was_forked():    # the runtime ends with the process, or was left to the parent
         return
     hold.core.order.lock.lock()
+    leave_kept_streams_locked(hold)                     # now: the caller may destroy them
     hold.is_closed = True
     last = hold.open_uses == 0                          # else the last use releases the hold
     hold.core.order.lock.unlock()

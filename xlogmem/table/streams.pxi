@@ -139,8 +139,7 @@ cdef void leave_streams(RuntimeHold* hold) noexcept nogil:
     hold.core.order.lock.lock()
     if legacy != NULL:
         legacy.busy -= 1
-    for i in range(hold.kept.size()):
-        leave_kept_locked(hold, &hold.kept[i])
+    leave_kept_streams_locked(hold)                     # of uses that were open at the close
     for i in range(hold.windows.size()):
         return_window(hold.core, hold.windows[i])
     hold.core.order.lock.unlock()
@@ -162,8 +161,8 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline un
     cdef int failed = 0
     if <size_t>handle <= PER_THREAD:
         unknown = OPAQUE                                # as default streams are, whatever names them first
-    if <size_t>handle != LEGACY:
-        failed = stream_is_capturing(handle, capturing, failure)
+    if <size_t>handle != LEGACY or hold.legacy.load() == NULL:
+        failed = stream_is_capturing(handle, capturing, failure)    # first: a query of the id would end a capture
     hold.core.order.lock.lock()
     if failed:
         return 1
@@ -271,6 +270,15 @@ cdef bint leave_stream_of_hold_locked(RuntimeHold* hold, cy.CUstream handle) noe
         kept[0] = hold.kept.back()
         hold.kept.pop_back()
     return True
+
+
+cdef void leave_kept_streams_locked(RuntimeHold* hold) noexcept nogil:
+    """End all promises of a hold."""
+    check(hold.core.order.lock.held(), "the lock is held")
+    cdef size_t i
+    for i in range(hold.kept.size()):
+        leave_kept_locked(hold, &hold.kept[i])
+    hold.kept.clear()
 
 
 cdef void leave_kept_locked(RuntimeHold* hold, KeptStream* kept) noexcept nogil:

@@ -19,6 +19,7 @@ from xlogmem._base.failures cimport (
     BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
     DEVICE_IS_LOST,
+    DRIVER_FAILED,
     PROCESS_WAS_FORKED,
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
@@ -168,7 +169,8 @@ cdef int refuse_use(CoreState* core, Failure* failure, size_t count, xlogmem_err
     fill_error(core, failure, error)
     if failure.kind == BLOCK_IS_STALE:
         error.kind = XLOGMEM_STALE
-    elif failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING):
+    elif failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING) or (
+            failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT):
         error.kind = XLOGMEM_CAPTURING
     elif failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
         error.kind = XLOGMEM_CONFLICT

@@ -91,6 +91,7 @@ cdef class NativeUse:
         self.opened = NULL
         with nogil:
             failed = c_table.finish(self.held.runtime, opened, &error)
+        self.held = None                                # which may promise to keep the stream
         if failed:
             raise_as_python(&error)
 
@@ -99,6 +100,7 @@ cdef class NativeUse:
         self.opened = NULL
         with nogil:
             c_table.cancel(self.held.runtime, opened)
+        self.held = None
 
     def __exit__(self, *_):
         self.commit()
