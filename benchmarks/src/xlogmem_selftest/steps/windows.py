@@ -1,10 +1,12 @@
 """Steps that launch with a recorder: prepare, launch, finish, in one step or with other steps in between."""
 from __future__ import annotations
 
+import contextlib
 import functools
 import gc
 import time
 import weakref
+from collections.abc import Iterator
 from random import Random
 
 from xlogmem_bench._loops import Held, NativeUse
@@ -49,8 +51,12 @@ def prepare_window(world: World, rng: Random) -> Window:
         if world.protect:
             make = native_use if rng.random() < .3 else python_recorder
             recorder = make(world, rng, stream, handback)
-            register(world, recorder, claims, rng)
-            preflight(world, recorder, rng)
+            with staying(world) as addressed:
+                register(world, recorder, claims, rng, addressed)
+                if isinstance(recorder, NativeUse):     # it looks addresses up when it is prepared
+                    preflight(world, recorder, rng)
+            if not isinstance(recorder, NativeUse):
+                preflight(world, recorder, rng)
     except BaseException:
         world.end_claims(stream, claims, launched=False)
         raise
@@ -82,7 +88,20 @@ def native_use(world: World, rng: Random, stream: ProgramStream, handback: str) 
     return NativeUse(world.holds[stream.device], stream.handle, world.holds, flags)
 
 
-def register(world: World, recorder: LaunchRecorder | NativeUse, claims: list[Claim], rng: Random) -> None:
+@contextlib.contextmanager
+def staying(world: World) -> Iterator[list[Item]]:
+    """Items in this list, which are named by their addresses, are not freed before the end."""
+    items: list[Item] = []
+    try:
+        yield items
+    finally:
+        with world.lock:
+            for item in items:
+                item.held -= 1
+
+
+def register(world: World, recorder: LaunchRecorder | NativeUse, claims: list[Claim], rng: Random,
+             addressed: list[Item]) -> None:
     """By block, identity or address; a few twice, which merges."""
     for claim in claims:
         for access in ((READ, WRITE) if claim.access == READ_WRITE and rng.random() < .3 else (claim.access,)):
@@ -95,11 +114,8 @@ def register(world: World, recorder: LaunchRecorder | NativeUse, claims: list[Cl
             with world.lock:                            # an address means the block there now: it has to stay
                 gone = claim.item.gone
                 claim.item.held += 1
-            try:
-                add(claim.item.id if gone else by_address)
-            finally:
-                with world.lock:
-                    claim.item.held -= 1
+                addressed.append(claim.item)
+            add(claim.item.id if gone else by_address)
 
 
 def preflight(world: World, recorder: LaunchRecorder | NativeUse, rng: Random) -> None:
