@@ -200,6 +200,7 @@ cdef cppclass Window:
     # Conflicting windows: see core/contested.pxi.
     bint moved                  # another thread has touched the recorder before, so any may close it
     bint is_kept                # by the runtime: nothing else refers to the recorder
+    void* table_hold            # of the C table, which has prepared it; NULL: a recorder's
     uint64_t inside             # the ticket of the wait that its thread had interrupted for it; 0: none
     bint is_waiting             # in the queue
     bint was_reported           # for being open so long

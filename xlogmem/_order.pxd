@@ -252,6 +252,7 @@ cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, Stre
 cdef void hold_stream_locked(StreamState* stream) noexcept nogil
 cdef void release_stream_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef bint has_several_devices() noexcept nogil
+cdef int wait_for_calls_unlocks(OrderState* order, StreamState* stream) except -1 nogil
 cdef void own_locked(StreamState* stream) noexcept nogil
 cdef void leave_owner_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef bint forbid_context_sync(bint forbidden) noexcept nogil

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import pytest
-from c_table import CAPTURING, KEEPS_STREAM, NOT_FOUND, Hold, Refused, functions
+from c_table import ANY_THREAD, CAPTURING, KEEPS_STREAM, NOT_FOUND, Hold, Refused, functions
 from cuda.bindings import driver as cuda
 from four_streams import Capture, at
+from other_threads import Beside, waiting
 
-from xlogmem import use
+from xlogmem import StreamMisuseError, use
 from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
@@ -14,7 +15,7 @@ LEGACY, PER_THREAD = 1, 2
 
 
 @pytest.fixture
-def held(four):
+def held(four, foreign):
     b = four()
     hold = Hold(b.runtime)
     yield b, hold
@@ -305,3 +306,55 @@ def test_a_promise_ends_with_the_close_at_once(held, driver, foreign, open_use):
 
     assert calls_of(driver, launch_after_close, "cuStreamGetId") == [1]
     other.finish(opened)
+
+
+@pytest.mark.parametrize("end", ["release", "close", "close inside a use"])
+@pytest.mark.parametrize("again", [True, False])
+def test_work_on_a_kept_stream_is_found_after_its_end(four, end, again):
+    """The end of the promise leaves a fence behind all of it, and the stream may be destroyed at once."""
+    b = four()
+    hold = Hold(b.runtime)
+    block, other = b.alloc(b.S), b.alloc(b.S)
+    stream = check(cuda.cuStreamCreate(1))
+    handle = int(stream)
+    hold.hold_stream(handle)
+    with hold.use(handle, write=[block.ptr]):
+        operation = b.work(at(handle))
+    opened = hold.prepare(b.T.handle, read=[other.ptr]) if end == "close inside a use" else 0
+    hold.release_stream(handle) if end == "release" else hold.close()
+    check(cuda.cuStreamDestroy(stream))
+    made = check(cuda.cuStreamCreate(1)) if again else None
+    assert made is None or int(made) == handle          # the driver hands the handle out again
+    b.use(b.U, (block, "read"))
+    assert b.ordered(operation, b.U)
+    hold.finish(opened)
+    if end == "release":
+        hold.close()
+    if made is not None:
+        check(cuda.cuStreamDestroy(made))
+
+
+def test_a_stream_is_not_unregistered_while_a_use_waits_to_be_opened_there(held, foreign):
+    b, hold = held
+    block, stream = b.alloc(b.S), foreign()
+    hold.hold_stream(stream)
+    hold.finish(hold.prepare(stream, read=[block.ptr]))
+    b.use(b.U, (block, "write"))
+    opened = hold.prepare(b.T.handle, write=[block.ptr], flags=ANY_THREAD)
+    with waiting(b.runtime) as begun:
+        other = Beside(lambda: hold.prepare(stream, read=[block.ptr], flags=ANY_THREAD))
+        begun()
+    with pytest.raises(StreamMisuseError, match="in use"):
+        b.runtime.unregister_stream(stream, successor=b.S)
+    hold.finish(opened)
+    hold.finish(other.result())
+    hold.release_stream(stream)
+    b.runtime.unregister_stream(stream, successor=b.S)
+
+
+def test_kept_default_streams_of_ended_threads_are_not_counted(held):
+    b, hold = held
+    block = b.alloc(b.S)
+    hold.finish(hold.prepare(PER_THREAD, read=[block.ptr], flags=KEEPS_STREAM))
+    with pytest.raises(Refused, match="is not held"):
+        hold.release_stream(PER_THREAD)

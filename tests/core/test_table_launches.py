@@ -347,6 +347,28 @@ def test_a_stream_of_another_device_is_refused():
         devices.close()
 
 
+def test_a_use_ends_once_and_with_its_own_hold(held):
+    b, hold = held()
+    other, block = Hold(b.runtime), b.alloc(b.S)
+    opened = hold.prepare(b.T.handle, read=[block.ptr])
+    kept = other.prepare(b.T.handle, read=[block.ptr])
+    for wrong, of in ((opened, other), (kept, hold)):
+        with refused(INVALID, "^finish: this use was ended before, or prepared with another hold: 0x"):
+            of.finish(wrong)
+        of.cancel(wrong)
+    hold.finish(opened)
+    with refused(INVALID, "^finish: this use was ended before"):
+        hold.finish(opened)
+    hold.cancel(opened)
+    other.finish(kept)
+    other.close()
+    uses = [hold.prepare(b.T.handle, read=[block.ptr]) for _ in range(3)]
+    assert len(set(uses)) == 3
+    for one in uses:
+        hold.finish(one)
+    nothing_is_left(b, block)
+
+
 def test_a_driver_that_fails_leaves_nothing_open(held, driver):
     b, hold = held()
     block = b.alloc(b.S)
@@ -376,6 +398,9 @@ def test_ready_and_synchronize(held, driver):
         b.work(b.T)
     hold.synchronize(block.ptr)
     assert hold.ready(block.ptr)
+    for empty in (0, Access()):
+        assert hold.ready(empty)
+        hold.synchronize(empty)
     for call in (hold.ready, hold.synchronize):
         with refused(NOT_FOUND, "^access 1 of 1: no block of this runtime is alive around 0x4d"):
             call(77)

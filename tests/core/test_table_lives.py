@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import threading
 import weakref
 
 import pytest
@@ -43,6 +44,67 @@ def test_a_hold_that_is_closed_inside_a_use_ends_with_it(end, resource):
         assert gone() is not None
         getattr(hold, end)(use_of_it)
     until(lambda: gc.collect() >= 0 and gone() is None)
+
+
+def test_a_prepare_that_fails_after_the_close_ends_the_hold():
+    runtime = DeviceRuntime()
+    streams = [runtime.acquire_stream(), runtime.acquire_stream()]
+    hold, gone = Hold(runtime), weakref.ref(runtime)
+    block = runtime.allocate(64, streams[0])
+    hold.finish(hold.prepare(streams[1].handle, read=[block.ptr]))
+    opened = hold.prepare(streams[0].handle, write=[block.ptr], flags=ANY_THREAD)
+    with waiting(runtime) as begun:
+        other = Beside(lambda: hold.prepare(streams[1].handle, read=[block.ptr]))
+        begun()
+    hold.close()
+    block.free()
+    hold.finish(opened)
+    with pytest.raises(Refused, match="was freed"):
+        other.result()
+    del runtime, streams, block, begun, other
+    until(lambda: gc.collect() >= 0 and gone() is None)
+
+
+def test_holds_may_be_released_while_owners_are_dropped():
+    """An owner's finalizer lets another thread run, which runs the deferred work too."""
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Owner:
+        def __init__(self, waits: bool) -> None:
+            self.waits = waits
+
+        def __del__(self) -> None:
+            if self.waits:
+                entered.set()
+                go_on.wait(20)
+
+    runtimes = [DeviceRuntime(), DeviceRuntime()]
+    holds = [Hold(runtime) for runtime in runtimes]
+    memory = [int(check(cuda.cuMemAlloc(64))) for _ in runtimes]
+    streams = [runtime.acquire_stream() for runtime in runtimes]
+    opened = []
+    for number, runtime in enumerate(runtimes):
+        block = runtime.adopt(memory[number], 64, streams[number], owner=Owner(number == 0))
+        opened.append(holds[number].prepare(streams[number].handle, read=[memory[number]]))
+        block.free()
+
+    def beside() -> None:
+        entered.wait(20)
+        holds[1].close()
+        for _ in range(4):
+            Hold(runtimes[0]).close()                   # `open` runs deferred work
+        go_on.set()
+
+    other = Beside(beside)
+    with_gil = ctypes.PYFUNCTYPE(ctypes.c_int, VOID, VOID, ctypes.POINTER(Error))(
+        ctypes.cast(functions.finish, VOID).value)
+    error = Error()
+    for hold, use_of_it in zip(holds, opened, strict=True):
+        with_gil(hold.runtime, use_of_it, ctypes.byref(error))
+    other.result()
+    holds[0].close()
+    for ptr in memory:
+        check(cuda.cuMemFree(ptr))
 
 
 def test_windows_go_back_to_the_runtime(four):

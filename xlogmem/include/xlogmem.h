@@ -12,8 +12,8 @@
  * Functions that are not said to need the GIL may be called with it or without it, from any thread.  They take it only
  * to call a resource that is written in Python, to look for signals where a `prepare` waits on the host, and for uses
  * that name memory of another device than the runtime's.  Uses release it where they may wait, if the caller holds it.
- * An `error` is filled in on failure alone, and is not NULL.  Functions throw nothing.  Where the host has no memory for
- * xlogmem's own tables, a line on stderr says so and the process is aborted.
+ * An `error` is filled in on failure alone, and is not NULL.  Functions throw nothing.  Where the host has no memory
+ * for xlogmem's own tables, a line on stderr says so and the process is aborted.
  */
 #ifndef XLOGMEM_H
 #define XLOGMEM_H
@@ -70,7 +70,7 @@ typedef struct xlogmem_access {
 enum xlogmem_use_flags {
     XLOGMEM_REFUSE_CONFLICTS = 1,       /* `prepare` fails with XLOGMEM_CONFLICT where it would wait on the host */
     XLOGMEM_HAND_BACK_WRITES = 2,       /* handback="writes" of `xlogmem.use` */
-    XLOGMEM_ANY_THREAD = 4,             /* another thread may finish the use */
+    XLOGMEM_ANY_THREAD = 4,             /* another thread may finish the use, and so this one may wait for it */
     XLOGMEM_KEEPS_STREAM = 8            /* as if `hold_stream` had been called for this stream, until `close` */
 };
 
@@ -132,16 +132,18 @@ typedef struct xlogmem_table {
      * stream (one of the two writes) the host waits until it is closed.  Memory of other devices may be named as well,
      * where their runtimes track it and this device has access.  A stream that is named here first is ordinary: its
      * work on memory of other streams is recorded.  Returns 0, or 1 with the error filled in: then nothing is open,
-     * and nothing may be launched.  `*use` is NULL where the accesses name no memory. */
+     * and nothing may be launched.  `*use` is NULL where the accesses name no memory.  A signal whose handler raises
+     * ends a wait with XLOGMEM_FAILED; a KeyboardInterrupt is raised again when Python goes on. */
     int (*prepare)(xlogmem_runtime *runtime, void *stream, const xlogmem_access *accesses, size_t count,
                    uint32_t flags, xlogmem_use **use, xlogmem_error *error);
-    /* After the launch: files it and closes the use, always.  Returns 1 with the error filled in if a stream of another
-     * library could not be ordered after the launch, or if the use was open in a thread that has ended and others have
-     * gone on since.  NULL is accepted. */
+    /* After the launch, with the hold of its `prepare`: files it and closes the use, always.  Returns 1 with the error
+     * filled in if a stream of another library could not be ordered after the launch, or if the use was open in a
+     * thread that has ended and others have gone on since.  NULL is accepted. */
     int (*finish)(xlogmem_runtime *runtime, xlogmem_use *use, xlogmem_error *error);
     /* Instead of `finish`, where nothing was enqueued.  NULL is accepted. */
     void (*cancel)(xlogmem_runtime *runtime, xlogmem_use *use);
-    /* Order a stream after the uses of memory, without a use: after its writers (XLOGMEM_READ) or all its users. */
+    /* Order a stream after the uses of memory, without a use: after its writers (XLOGMEM_READ) or all its users.  Waits
+     * on the host for conflicting uses that are open, as `prepare` does. */
     int (*wait)(xlogmem_runtime *runtime, void *stream, const xlogmem_access *access, xlogmem_error *error);
 
     /* The block around an address: fills in all of `access` but its kind; `address` becomes that of the block's first
@@ -168,7 +170,8 @@ typedef struct xlogmem_table {
     /* `deallocate` for several; NULLs are passed over. */
     void (*deallocate_many)(xlogmem_runtime *runtime, size_t count, void *const *ptrs, void *stream);
 
-    /* Fills in the first `size` bytes, so that the structure may grow.  Makes no driver call. */
+    /* Fills in the first `size` bytes, so that the structure may grow; with zeros in a forked child.  Makes no driver
+     * call. */
     void (*counters)(xlogmem_runtime *runtime, xlogmem_counters *counters, size_t size);
 } xlogmem_table;
 

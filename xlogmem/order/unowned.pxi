@@ -13,6 +13,7 @@
 #     a new chunk           `expand_unlocks` (resources/pool/expand.pxi)
 #     an export             `fence_export` (core/export.pxi)
 #     another discipline    `change_discipline_unlocks` (order/registrations.pxi)
+#     the end of a promise  `leave_kept_unlocks` (table/streams.pxi)
 #
 # Where callers of the C table have promised to keep a stream (`hold_stream_locked`), it is not unowned meanwhile.
 #

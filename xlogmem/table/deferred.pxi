@@ -51,6 +51,7 @@ cdef int run_deferred(void* _) noexcept:
     cdef vector[RuntimeHold*] with_owners
     cdef vector[LogLine] log_lines
     cdef uint64_t left_out
+    cdef list cores = []                        # first: a collection may run here
     cdef size_t i
     deferred.scheduled.store(0)
     hold = deferred.closed.exchange(NULL)       # first: a hold that is among these has come to the other list before
@@ -63,7 +64,9 @@ cdef int run_deferred(void* _) noexcept:
     deferred.with_owners.clear()
     deferred.lock.unlock()
     for i in range(with_owners.size()):
-        (<Core>with_owners[i].owner).drop_owners()
+        cores.append(<object>with_owners[i].owner)
+    for core in cores:                          # runs finalizers, and so other threads, which may release these holds
+        (<Core>core).drop_owners()
     while hold != NULL:
         following = hold.next
         with nogil:

@@ -34,6 +34,7 @@ from xlogmem.native cimport (
     XLOGMEM_HAND_BACK_WRITES,
     XLOGMEM_INVALID,
     XLOGMEM_LOST,
+    XLOGMEM_READ,
     XLOGMEM_REFUSE_CONFLICTS,
     XLOGMEM_STALE,
     XLOGMEM_TEXT,
@@ -91,7 +92,8 @@ cdef LaunchRecorder begin_elsewhere(RuntimeHold* hold, Launch* launch):
         if access.address != 0 or access.generation != 0:
             block = block_anywhere(own, access)
             if block is None:
-                launch.refused = i + 1
+                if launch.refused or access.generation != 0:        # else it was freed while the use waited
+                    launch.refused = i + 1
                 return None
             named.append((block, access.access))
     recorder = LaunchRecorder(

@@ -136,16 +136,26 @@ def name_memory(size_t runtime, str tag):
 
 cdef void table_close(xlogmem_runtime* runtime) noexcept nogil:
     cdef RuntimeHold* hold = <RuntimeHold*>runtime
-    cdef bint last
+    cdef CoreState* core = hold.core
+    cdef PyThreadState* thread
+    cdef bint entered, last
+    cdef Failure ignored
+    cdef Scope scope
     if process_is_closing() or process_was_forked():    # the runtime ends with the process, or was left to the parent
         return
-    hold.core.order.lock.lock()
-    leave_kept_streams_locked(hold)                     # now: the caller may destroy them
+    thread = release_gil()
+    entered = not enter_context(core.order.context, &scope, &ignored)
+    core.order.lock.lock()
+    while not hold.kept.empty():                        # now: the caller may destroy these streams
+        leave_kept_unlocks(hold, hold.kept.size() - 1, entered)
     hold.is_closed = True
     last = hold.open_uses == 0                          # else the last use releases the hold
-    hold.core.order.lock.unlock()
+    core.order.lock.unlock()
+    if entered:
+        leave_context(&scope)
     if last:
         release_later(hold)
+    restore_gil(thread)
 
 
 cdef int take_stack(CoreState* core, Label** stack) except -1 nogil:

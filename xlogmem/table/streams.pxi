@@ -22,10 +22,14 @@ from xlogmem._order cimport (
     Discipline,
     OrderState,
     StreamState,
+    covering,
+    fence_now_unlocks,
     hold_stream_locked,
+    is_unowned,
     own_stream_locked,
     release_stream_locked,
     this_thread,
+    wait_for_calls_unlocks,
 )
 
 
@@ -139,8 +143,8 @@ cdef void leave_streams(RuntimeHold* hold) noexcept nogil:
     hold.core.order.lock.lock()
     if legacy != NULL:
         legacy.busy -= 1
-    leave_kept_streams_locked(hold)                     # of uses that were open at the close
     for i in range(hold.windows.size()):
+        hold.windows[i].table_hold = NULL
         return_window(hold.core, hold.windows[i])
     hold.core.order.lock.unlock()
 
@@ -258,7 +262,7 @@ cdef void keep_stream_locked(RuntimeHold* hold, cy.CUstream handle, StreamState*
     hold_stream_locked(stream)
 
 
-cdef bint leave_stream_of_hold_locked(RuntimeHold* hold, cy.CUstream handle) noexcept nogil:
+cdef bint leave_stream_of_hold_unlocks(RuntimeHold* hold, cy.CUstream handle, bint entered) noexcept nogil:
     """End a promise to keep a stream.  False if there was none."""
     check(hold.core.order.lock.held(), "the lock is held")
     cdef KeptStream* kept = find_kept_locked(hold, handle)
@@ -266,26 +270,29 @@ cdef bint leave_stream_of_hold_locked(RuntimeHold* hold, cy.CUstream handle) noe
         return False
     kept.holds -= 1
     if kept.holds == 0:
-        leave_kept_locked(hold, kept)
-        kept[0] = hold.kept.back()
-        hold.kept.pop_back()
+        leave_kept_unlocks(hold, kept - hold.kept.data(), entered)
     return True
 
 
-cdef void leave_kept_streams_locked(RuntimeHold* hold) noexcept nogil:
-    """End all promises of a hold."""
+cdef void leave_kept_unlocks(RuntimeHold* hold, size_t number, bint entered) noexcept nogil:
+    """End a promise.  The stream lives for the last time: a fence covers what was filed on it without one, and calls
+    of other threads on its handle end first.  Without the context (`entered`) no fence can be recorded."""
     check(hold.core.order.lock.held(), "the lock is held")
-    cdef size_t i
-    for i in range(hold.kept.size()):
-        leave_kept_locked(hold, &hold.kept[i])
-    hold.kept.clear()
-
-
-cdef void leave_kept_locked(RuntimeHold* hold, KeptStream* kept) noexcept nogil:
-    check(hold.core.order.lock.held(), "the lock is held")
-    cdef StreamState* stream = hold.core.order.streams[kept.stream.index]
-    if stream.number == kept.stream.number and stream.alive:
-        release_stream_locked(hold.core.order, stream)
+    cdef OrderState* order = hold.core.order
+    cdef KeptStream kept = hold.kept[number]
+    cdef StreamState* stream = order.streams[kept.stream.index]
+    hold.kept[number] = hold.kept.back()
+    hold.kept.pop_back()
+    if stream.number != kept.stream.number or not stream.alive:
+        return
+    release_stream_locked(order, stream)
+    if not is_unowned(stream):
+        return
+    order.in_flight += 1                                # nothing is deleted meanwhile
+    if entered and covering(stream, stream.count) == NULL:
+        fence_now_unlocks(order, stream)
+    wait_for_calls_unlocks(order, stream)
+    order.in_flight -= 1
 
 
 # ---------------------------------------------------------------------------------------------- the cache

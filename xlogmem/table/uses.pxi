@@ -10,7 +10,7 @@
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.string cimport memcpy
+from libc.string cimport memcpy, memset, strncmp
 
 from xlogmem.errors import UseAfterFreeError
 from xlogmem._base.cpp cimport check, unlikely
@@ -20,7 +20,7 @@ from xlogmem._base.failures cimport (
     BLOCK_IS_STALE,
     DEVICE_IS_LOST,
     DRIVER_FAILED,
-    PROCESS_WAS_FORKED,
+    PYTHON_RAISED,
     SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
     STREAM_IS_ELSEWHERE,
@@ -106,6 +106,7 @@ cdef extern from "Python.h":
     ctypedef struct PyThreadState:
         pass
     bint PyGILState_Check() nogil
+    void PyErr_SetInterrupt() nogil
     PyThreadState* PyEval_SaveThread() nogil
     void PyEval_RestoreThread(PyThreadState* thread) nogil
 
@@ -167,6 +168,8 @@ cdef int refuse_use(CoreState* core, Failure* failure, size_t count, xlogmem_err
     cdef char[XLOGMEM_TEXT] text
     cdef size_t argument = failure.argument if failure.kind in (BLOCK_IS_STALE, BLOCK_IS_CONTESTED) else 0
     fill_error(core, failure, error)
+    if failure.kind == PYTHON_RAISED and strncmp(error.text, "KeyboardInterrupt", 17) == 0:
+        PyErr_SetInterrupt()                            # it ended a wait; Python raises it when it goes on
     if failure.kind == BLOCK_IS_STALE:
         error.kind = XLOGMEM_STALE
     elif failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING) or (
@@ -190,7 +193,9 @@ cdef inline Window* take_window_of_hold_locked(RuntimeHold* hold) noexcept nogil
     check(hold.core.order.lock.held(), "the lock is held")
     cdef Window* window
     if hold.windows.empty():
-        return take_window(hold.core)
+        window = take_window(hold.core)
+        window.table_hold = hold
+        return window
     window = hold.windows.back()
     hold.windows.pop_back()
     return window
@@ -284,6 +289,7 @@ cdef AtOnce prepare_known(RuntimeHold* hold, Launch* launch, Window** result, Fa
         else:
             hold.open_uses += 1
             result[0] = window
+            stream.busy += window.is_waiting            # until `prepare_rest` is done: it is not unregistered meanwhile
     core.order.lock.unlock()
     return done
 
@@ -303,7 +309,7 @@ cdef int prepare_by_lookup(RuntimeHold* hold, Launch* launch, Window** result, F
     if not failed and capturing:
         failed = fail_stream(failure, STREAM_IS_CAPTURING, stream.number)
     if not failed:
-        if launch.flags & <uint32_t>XLOGMEM_KEEPS_STREAM:
+        if launch.flags & <uint32_t>XLOGMEM_KEEPS_STREAM and <size_t>launch.handle > PER_THREAD:
             keep_stream_locked(hold, launch.handle, stream)
         know_stream_locked(hold, launch.handle, stream)
         window = take_window_of_hold_locked(hold)
@@ -329,6 +335,7 @@ cdef int prepare_slowly(RuntimeHold* hold, Launch* launch, AtOnce done, Window**
                         Failure* failure) except -1 nogil:
     """Do what `prepare_known` has left, without the GIL."""
     cdef PyThreadState* thread
+    cdef bint waits
     cdef int failed
     if done == NOT_AT_ONCE and not names_memory(launch):
         return 0
@@ -336,13 +343,23 @@ cdef int prepare_slowly(RuntimeHold* hold, Launch* launch, AtOnce done, Window**
     if done == NOT_AT_ONCE:
         failed = prepare_by_lookup(hold, launch, window, failure)
     else:
+        waits = window[0].is_waiting
         failed = prepare_rest(hold.core, window[0], failure)
-        if failed:
+        if waits:
             hold.core.order.lock.lock()
-            return_to_hold_locked(hold, window[0])
+            window[0].stream.busy -= 1
             hold.core.order.lock.unlock()
     restore_gil(thread)
     return failed
+
+
+cdef int refuse_or_look_elsewhere(RuntimeHold* hold, Launch* launch, Failure* failure, xlogmem_use** use,
+                                  xlogmem_error* error) noexcept nogil:
+    """Prepare the use in the runtimes of other devices, too, or fill in the error."""
+    if may_be_elsewhere(launch, failure):
+        if prepare_elsewhere(hold, launch, use, error) == 0 or error.kind != 0:
+            return error.kind != 0
+    return refuse_prepare(hold.core, failure, launch, error)
 
 
 cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_access* accesses, size_t count,
@@ -352,6 +369,7 @@ cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_acc
     cdef Failure failure
     cdef Launch launch
     cdef AtOnce done
+    cdef int failed
     use[0] = NULL
     launch.handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
     launch.accesses = accesses
@@ -363,10 +381,10 @@ cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_acc
     done = prepare_known(hold, &launch, &window, &failure)
     if unlikely(done != DONE):
         if done == REFUSED or prepare_slowly(hold, &launch, done, &window, &failure):
-            if may_be_elsewhere(&launch, &failure):
-                if prepare_elsewhere(hold, &launch, use, error) == 0 or error.kind != 0:
-                    return error.kind != 0
-            return refuse_prepare(hold.core, &failure, &launch, error)
+            failed = refuse_or_look_elsewhere(hold, &launch, &failure, use, error)
+            if window != NULL:                          # it was counted while it waited, and `close` may have come
+                give_back(hold, window)                 # meanwhile: the hold may be gone afterwards
+            return failed
     use[0] = <xlogmem_use*>window
     return 0
 
@@ -380,32 +398,50 @@ cdef inline bint return_to_hold_locked(RuntimeHold* hold, Window* window) noexce
     return hold.is_closed and hold.open_uses == 0
 
 
-cdef int end_use(RuntimeHold* hold, Window* window, Outcome outcome, Failure* failure) except -1 nogil:
-    """File a use, or forget it, and close it."""
+cdef void give_back(RuntimeHold* hold, Window* window) noexcept nogil:
+    """Return a closed window, and release the hold if this was the last one of it."""
+    cdef CoreState* core = hold.core
+    cdef bint last
+    core.order.lock.lock()
+    last = return_to_hold_locked(hold, window)
+    core.order.lock.unlock()
+    if last:
+        release_later(hold)
+
+
+cdef int end_use(RuntimeHold* hold, Window* window, Outcome outcome, xlogmem_error* error) noexcept nogil:
+    """File a use, or forget it, and close it.  Once its window is returned, `close` in another thread, or the end of
+    another use, may take hold and core away: nothing of them is touched after that."""
     cdef CoreState* core = hold.core
     cdef PyThreadState* thread
+    cdef Failure failure
     cdef bint more, last = False
     cdef int failed = 0
-    if refuse_forked(failure):
-        return 1
+    if refuse_forked(&failure):
+        return refuse_use(core, &failure, 0, error)
     core.order.lock.lock()
+    if unlikely(window.table_hold != hold or not window.is_open):
+        core.order.lock.unlock()
+        return refuse_argument(error, "finish: this use was ended before, or prepared with another hold",
+                               <uint64_t>window)
     more = file_window_locked(core, window, outcome)
-    if not more:
-        failed = outcome == LAUNCHED and refuse_ended(window, failure)
-        last = return_to_hold_locked(hold, window)
-    core.order.lock.unlock()
-    if unlikely(more):
-        thread = release_gil()
-        failed = finish_rest(core, window, failure)
-        restore_gil(thread)
-        core.order.lock.lock()
-        failed = failed or (outcome == LAUNCHED and refuse_ended(window, failure))
+    if not more and (outcome != LAUNCHED or window.thread != NO_THREAD):
         last = return_to_hold_locked(hold, window)
         core.order.lock.unlock()
+        if unlikely(last):
+            release_later(hold)
+        return 0
+    core.order.lock.unlock()
+    if more:
+        thread = release_gil()
+        failed = finish_rest(core, window, &failure)
+        restore_gil(thread)
         if core.has_pending_decrefs:
             drop_owners_later(hold)
-    if unlikely(last):
-        release_later(hold)
+    failed = failed or (outcome == LAUNCHED and refuse_ended(window, &failure))
+    if failed:
+        refuse_use(core, &failure, 0, error)
+    give_back(hold, window)
     return failed
 
 
@@ -420,26 +456,19 @@ cdef inline int refuse_ended(Window* window, Failure* failure) noexcept nogil:
 
 
 cdef int table_finish(xlogmem_runtime* runtime, xlogmem_use* use, xlogmem_error* error) noexcept nogil:
-    cdef RuntimeHold* hold = <RuntimeHold*>runtime
-    cdef CoreState* core
-    cdef Failure failure
     if use == NULL:
         return 0
     if unlikely(is_recorder(use)):
         return end_elsewhere(use, True, error)
-    core = hold.core                                    # the hold may be gone afterwards
-    if unlikely(end_use(hold, <Window*>use, LAUNCHED, &failure)):
-        return refuse_use(core, &failure, 0, error)
-    return 0
+    return end_use(<RuntimeHold*>runtime, <Window*>use, LAUNCHED, error)
 
 
 cdef void table_cancel(xlogmem_runtime* runtime, xlogmem_use* use) noexcept nogil:
     cdef xlogmem_error unread
-    cdef Failure ignored
     if use != NULL and is_recorder(use):
         end_elsewhere(use, False, &unread)
     elif use != NULL:
-        end_use(<RuntimeHold*>runtime, <Window*>use, CANCELLED, &ignored)
+        end_use(<RuntimeHold*>runtime, <Window*>use, CANCELLED, &unread)
 
 
 cdef int table_wait(xlogmem_runtime* runtime, void* stream, const xlogmem_access* access,
@@ -472,6 +501,10 @@ cdef int find_block_of(CoreState* core, const xlogmem_access* access, Block** bl
         fail_block(&failure, BLOCK_IS_STALE, found.generation, 0)
         return refuse_use(core, &failure, 1, error)
     return 0
+
+
+cdef inline bint names_nothing(const xlogmem_access* access) noexcept nogil:
+    return access.address == 0 and access.generation == 0
 
 
 cdef int table_find(xlogmem_runtime* runtime, const void* ptr, xlogmem_access* access, uint64_t* base, size_t* nbytes,
@@ -545,7 +578,9 @@ cdef int table_ready(xlogmem_runtime* runtime, const xlogmem_access* access, int
     cdef Block* block = NULL
     cdef bint done = False
     cdef Failure failure
-    ready[0] = 0
+    ready[0] = names_nothing(access)                    # an empty array has no uses
+    if ready[0]:
+        return 0
     if find_block_of(core, access, &block, &generation, error):
         return 1
     if look_at_block(core, block, generation, &done, &failure):
@@ -562,6 +597,8 @@ cdef int table_synchronize(xlogmem_runtime* runtime, const xlogmem_access* acces
     cdef PyThreadState* thread
     cdef Failure failure
     cdef int failed
+    if names_nothing(access):
+        return 0
     if find_block_of(core, access, &block, &generation, error):
         return 1
     thread = release_gil()
@@ -598,13 +635,20 @@ cdef int table_hold_stream(xlogmem_runtime* runtime, void* stream, xlogmem_error
 cdef int table_release_stream(xlogmem_runtime* runtime, void* stream, xlogmem_error* error) noexcept nogil:
     cdef RuntimeHold* hold = <RuntimeHold*>runtime
     cdef cy.CUstream handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
+    cdef PyThreadState* thread
     cdef Failure failure
-    cdef bint held
+    cdef bint entered, held
+    cdef Scope scope
     if refuse_forked(&failure):
         return refuse_use(hold.core, &failure, 0, error)
+    thread = release_gil()
+    entered = not enter_context(hold.core.order.context, &scope, &failure)
     hold.core.order.lock.lock()
-    held = leave_stream_of_hold_locked(hold, handle)
+    held = leave_stream_of_hold_unlocks(hold, handle, entered)
     hold.core.order.lock.unlock()
+    if entered:
+        leave_context(&scope)
+    restore_gil(thread)
     if held:
         return 0
     error.kind = XLOGMEM_NOT_FOUND
@@ -618,6 +662,7 @@ cdef void table_counters(xlogmem_runtime* runtime, xlogmem_counters* counters, s
     cdef xlogmem_counters now
     cdef Figures figures
     cdef Failure ignored
+    memset(counters, 0, size)
     if refuse_forked(&ignored):
         return
     core.order.lock.lock()
