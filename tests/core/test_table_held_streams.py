@@ -282,9 +282,9 @@ def test_a_blocking_capture_survives_the_first_use_on_the_legacy_stream(held, dr
     for default in (0, LEGACY):
         hold = Hold(b.runtime)
         with Capture(at(blocking)):
-            with pytest.raises(Refused, match="captur|CAPTURE_IMPLICIT", check=lambda error: error.kind == CAPTURING):
+            with pytest.raises(Refused, match=r"captur|CAPTURE_IMPLICIT", check=lambda error: error.kind == CAPTURING):
                 hold.prepare(default, read=[block.ptr])
-            with pytest.raises(Refused, match="captur|CAPTURE_IMPLICIT"):
+            with pytest.raises(Refused, match=r"captur|CAPTURE_IMPLICIT"):
                 hold.allocate(64, default)
         hold.finish(hold.prepare(default, read=[block.ptr]))
         hold.close()

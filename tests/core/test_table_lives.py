@@ -5,6 +5,7 @@ import ctypes
 import gc
 import threading
 import weakref
+from functools import partial
 
 import pytest
 from c_table import ANY_THREAD, CONFLICT, READ, REFUSE_CONFLICTS, VOID, Access, Error, Hold, Refused, functions
@@ -54,7 +55,7 @@ def test_a_prepare_that_fails_after_the_close_ends_the_hold():
     hold.finish(hold.prepare(streams[1].handle, read=[block.ptr]))
     opened = hold.prepare(streams[0].handle, write=[block.ptr], flags=ANY_THREAD)
     with waiting(runtime) as begun:
-        other = Beside(lambda: hold.prepare(streams[1].handle, read=[block.ptr]))
+        other = Beside(partial(hold.prepare, streams[1].handle, read=[block.ptr]))
         begun()
     hold.close()
     block.free()

@@ -383,7 +383,7 @@ cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_acc
         if done == REFUSED or prepare_slowly(hold, &launch, done, &window, &failure):
             failed = refuse_or_look_elsewhere(hold, &launch, &failure, use, error)
             if window != NULL:                          # it was counted while it waited, and `close` may have come
-                give_back(hold, window)                 # meanwhile: the hold may be gone afterwards
+                end_with_window(hold, window)                 # meanwhile: the hold may be gone afterwards
             return failed
     use[0] = <xlogmem_use*>window
     return 0
@@ -398,7 +398,7 @@ cdef inline bint return_to_hold_locked(RuntimeHold* hold, Window* window) noexce
     return hold.is_closed and hold.open_uses == 0
 
 
-cdef void give_back(RuntimeHold* hold, Window* window) noexcept nogil:
+cdef void end_with_window(RuntimeHold* hold, Window* window) noexcept nogil:
     """Return a closed window, and release the hold if this was the last one of it."""
     cdef CoreState* core = hold.core
     cdef bint last
@@ -441,7 +441,7 @@ cdef int end_use(RuntimeHold* hold, Window* window, Outcome outcome, xlogmem_err
     failed = failed or (outcome == LAUNCHED and refuse_ended(window, &failure))
     if failed:
         refuse_use(core, &failure, 0, error)
-    give_back(hold, window)
+    end_with_window(hold, window)
     return failed
 
 
