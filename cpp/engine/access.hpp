@@ -58,8 +58,9 @@ struct Range {
     bool moved = false;  // it is known only that some of these bytes are touched
 };
 
-// To xlogmem, whose memory it is: as work of a new block's own stream, or by a window. See declared.hpp.
-enum class Known : u8 { Not, New, Declared };
+// To xlogmem, whose memory it is: as work of a new block's own stream, or by a window; not by a window that lacks this
+// memory, or declares as read what is written. See declared.hpp.
+enum class Known : u8 { Not, New, Declared, Lacking, Written };
 
 // The call that destroyed a handle; of a stream its number, too.
 struct Destroyed {
@@ -87,6 +88,7 @@ struct Access {
     bool in_capture = false;  // its time is one of the capture, not of a stream
     u32 library = 0;  // a name: of the library that has made the stream for itself
     Known known = Known::Not;
+    u32 window = 0;  // Lacking, Written: its site
     bool of_driver = false;  // wrong by the rules of the driver's pool alone, which a check has put in place: pools.hpp
 };
 

@@ -21,13 +21,15 @@ void Declared::look_elsewhere(u64 thread, const Stream& stream, u64 at, const Om
     for (const Use& use : uses_)
         if (use.stream == stream.id && use.names(at)) return;
     for (Use& use : uses_) {
-        if (!use.names(at) || use.elsewhere) continue;
+        if (!use.names(at) || (use.elsewhere && use.elsewhere->entry)) continue;
         if (use.thread != thread) continue;
-        if ((use.legacy || stream.legacy) && use.blocking && stream.blocking) continue;
+        bool ordered = (use.legacy || stream.legacy) && use.blocking && stream.blocking;
+        if (ordered && use.elsewhere) continue;
         use.elsewhere = omission;
         use.elsewhere->kind = Omission::Kind::Elsewhere;
         use.elsewhere->declared = use.site;
         use.elsewhere->named = use.stream;
+        use.elsewhere->entry = !ordered;
     }
 }
 
@@ -42,12 +44,15 @@ Role Declared::role_at(u64 stream, u64 at, Role unless) const {
     return !writes_too ? Role::Read : reads ? Role::ReadWrite : Role::Write;
 }
 
-Known Declared::look(const Access& access, const Omission& omission, bool own) {
+Known Declared::look(u64 thread, Access& access, const Omission& omission, bool own) {
     Omission found = omission;
+    u32 around = 0;
     u64 at = access.anchor ? access.anchor : access.begin;
     bool named = false, may_write = false;
     for (const Use& use : uses_) {
-        if (use.stream != access.stream || at < use.begin || at >= use.end) continue;
+        if (use.stream != access.stream) continue;
+        if (use.thread == thread) around = use.site;
+        if (!use.names(at)) continue;
         named = true;
         may_write |= writes(use.role);
         found.declared = use.site;
@@ -56,7 +61,8 @@ Known Declared::look(const Access& access, const Omission& omission, bool own) {
     if (!named && own) return Known::New;
     found.kind = named ? Omission::Kind::Written : Omission::Kind::Outside;
     if (audits_) add(found);
-    return Known::Not;
+    access.window = named ? found.declared : around;
+    return named ? Known::Written : around ? Known::Lacking : Known::Not;
 }
 
 void Declared::add(const Omission& omission) {
@@ -64,6 +70,7 @@ void Declared::add(const Omission& omission) {
         if (known.kind == omission.kind && known.what.site == omission.what.site &&
             known.what.name == omission.what.name && known.declared == omission.declared) {
             known.count++;
+            known.entry |= omission.entry;
             return;
         }
     }

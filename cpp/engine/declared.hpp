@@ -11,7 +11,8 @@
 // of that stream does. Both may be right alone: a window whose launch is left out, and work of a block's own stream,
 // which is another thread's. A stream that records an event, or waits for one, may have ordered the other one by hand.
 // Where the host waits for the stream, the window may be a use of the host's, as of a message that is sent. A window
-// that is cancelled had no launch. A blocking stream and the legacy one order themselves.
+// that is cancelled had no launch. A blocking stream and the legacy one order themselves: what went from one to the other
+// says something about a finding alone.
 #pragma once
 
 #include "order.hpp"
@@ -32,6 +33,7 @@ struct Omission {
     u64 begin = 0, end = 0;  // of the block
     u32 tag = 0;  // a name
     u64 count = 1;  // from the same place
+    bool entry = true;  // of the audit; else it only says of a finding's launch where its window is
 };
 
 class Declared {
@@ -61,8 +63,9 @@ class Declared {
     void note_work(u64 stream);  // anything that is queued on it, or a wait of the host for it
     // Keeps a thread's work on memory that only windows of other streams name, until these close.
     void look_elsewhere(u64 thread, const Stream& stream, u64 at, const Omission& omission);
-    // How xlogmem knows of work on a tracked block, which may be undeclared if it is `own`. An audit notes other work.
-    Known look(const Access& access, const Omission& omission, bool own);
+    // How xlogmem knows of a thread's work on a tracked block, which may be undeclared if it is `own`. An audit notes
+    // other work.
+    Known look(u64 thread, Access& access, const Omission& omission, bool own);
     const std::vector<Omission>& omissions() const { return omissions_; }
     void clear() { omissions_.clear(); }
 

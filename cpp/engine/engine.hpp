@@ -259,7 +259,7 @@ class Engine {
     void touch_block(Stream& stream, const Access& access, Block& block);
     void touch_host(Stream& stream, const Access& access, Block& block);
     void keep_host_use(const Access& access, const Block& block);
-    Known look(const Stream& stream, const Access& access, const Block& block);
+    Known look(const Stream& stream, Access& access, const Block& block);
     bool gone(Stream& stream, const Access& access, const Block& block);
     void note_freed_use(const Access& access);
     void end_block(const Clock& clock, const Access& free, Block& block, bool piece);

@@ -152,7 +152,7 @@ void Engine::find_memory(u64 address) {
 }
 
 // Notes work that xlogmem does not know. The work of a graph is declared where the graph is launched.
-Known Engine::look(const Stream& stream, const Access& access, const Block& block) {
+Known Engine::look(const Stream& stream, Access& access, const Block& block) {
     if (stream.capture) return Known::Not;
     Omission omission;
     omission.what = access.what;
@@ -162,7 +162,8 @@ Known Engine::look(const Stream& stream, const Access& access, const Block& bloc
     omission.tag = block.tag;
     if (declared_.any())
         declared_.look_elsewhere(thread_, stream, access.anchor ? access.anchor : access.begin, omission);
-    return declared_.look(access, omission, block.allocated.stream == stream.id && !block.shared);
+    bool own = block.allocated.stream == stream.id || order_.order_themselves(block.allocated, stream);
+    return declared_.look(thread_, access, omission, own && !block.shared);
 }
 
 void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
@@ -170,7 +171,7 @@ void Engine::touch_block(Stream& stream, const Access& access, Block& block) {
     if (gone(stream, access, block)) return;
     if (block.tracked && access.known == Known::Not) {
         Access known = access;
-        known.known = look(stream, access, block);
+        known.known = look(stream, known, block);
         if (known.known != Known::Not) return touch_block(stream, known, block);
     }
     if (stream.capture) {

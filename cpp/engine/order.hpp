@@ -97,6 +97,13 @@ class Order {
     void join(Stream& stream, const Clock& clock);
     // The driver has refused the operation: if it is the stream's newest, it has brought the stream after no other.
     void refuse(Stream& stream, Time time);
+    // True if one is the legacy stream and the other a blocking one: each comes after what the other has queued before.
+    bool order_themselves(const Access& access, const Stream& stream) const {
+        if (!access.stream || !stream.blocking || access.time.slot >= streams_.size()) return false;
+        const Stream& other = *streams_[access.time.slot];
+        return other.id == access.stream && !other.dead && other.blocking && other.context == stream.context &&
+               (other.legacy || stream.legacy);
+    }
     void set_back(Stream& stream, const Clock& clock);
 
     Event& event(u64 handle) { return events_[handle]; }

@@ -26,11 +26,11 @@ struct Writer {
     const StreamNotes& notes;
 
     std::string json_of(const Access& access) const {
-        static const char* const ways[] = {"", "new", "declared"};
+        static const char* const ways[] = {"", "new", "declared", "lacking", "written"};
         return "{" + field("name", engine.name(access.what.name)) + ", " + field("site", access.what.site) + ", " +
                field("captured", access.captured) + ", " + field("role", word(access.role, false)) + ", " +
-               field("library", engine.name(access.library)) + ", " + field("known", ways[int(access.known)]) +
-               ", \"stream\": " + json_of_stream(access.stream) + "}";
+               field("library", engine.name(access.library)) + ", " + field("known", ways[int(access.known)]) + ", " +
+               field("window", access.window) + ", \"stream\": " + json_of_stream(access.stream) + "}";
     }
 
     std::string json_of(const Finding& finding) const {
@@ -67,7 +67,7 @@ struct Writer {
                field("declared", one.declared) + ", " + field("stream", one.stream) + ", " +
                field("stream_kind", notes.of(one.stream).kind) +
                ", \"named\": " + (elsewhere ? json_of_stream(one.named) : "null") + ", " + field("begin", one.begin) +
-               ", " + field("end", one.end) + ", " + field("count", one.count) + "}";
+               ", " + field("end", one.end) + ", " + field("count", one.count) + ", " + field("entry", one.entry) + "}";
     }
 };
 

@@ -401,7 +401,9 @@ void Replay::line(Words words) {
 std::string Replay::text_of(const Access& access) const {
     std::string text = engine_.name(access.what.name) + "@" + std::to_string(access.what.site);
     if (access.captured) text += "<" + std::to_string(access.captured);
-    if (access.known != Known::Not) text += access.known == Known::New ? "(new)" : "(declared)";
+    static const char* const ways[] = {"", "(new)", "(declared)", "(lacking@", "(written@"};
+    text += ways[int(access.known)];
+    if (access.known > Known::Declared) text += std::to_string(access.window) + ")";
     if (!access.stream) return text + "/host";
     auto name = stream_names_.find(access.stream);
     return text + "/" + (name == stream_names_.end() ? std::to_string(access.stream) : name->second);
@@ -446,6 +448,7 @@ std::string Replay::text_of(const Omission& omission) const {
         text = "elsewhere@" + std::to_string(omission.declared) + "/" + name(omission.named) + " ";
     text += engine_.name(omission.what.name) + "@" + std::to_string(omission.what.site) + "/" + name(omission.stream);
     text += " \"" + engine_.name(omission.tag) + "\"";
+    if (!omission.entry) text += " (no entry)";
     return omission.count == 1 ? text : text + " x" + std::to_string(omission.count);
 }
 

@@ -240,7 +240,7 @@ def test_a_process_that_leaves_at_once_has_nothing_to_leave(tmp_path):
 
 def test_the_last_line_of_a_finding_counts(tmp_path):
     """... and one that was cut off does not."""
-    end = {"name": "x", "site": 1, "captured": 0, "role": "write", "library": "", "known": "",
+    end = {"name": "x", "site": 1, "captured": 0, "role": "write", "library": "", "known": "", "window": 0,
            "stream": {"number": 1, "kind": "made", "site": 0}}
     finding = {"kind": "race", "pair": "write/write", "certain": True, "of_driver": False, "first": end, "second": end,
                "begin": 0, "end": 1, "tag": "", "tracked": False, "count": 1,

@@ -235,12 +235,12 @@ def test_a_launch_on_another_stream_than_its_use_names(check):
     assert omission["named"] != omission["stream"]
     assert done.stderr.count("AUDIT entries are launches that no `use` declares as they are: ") == 1
     assert done.stderr.splitlines()[-1].endswith("0 possible, 1 AUDIT entry, on the simulated driver")
-    assert (f"AUDIT elsewhere: a `use` names {omission['named']}, on which nothing was queued; the launch went to "
-            f"{omission['stream']}\n") in done.stderr
+    assert (f"AUDIT elsewhere: a `use` names {omission['named']}, on which nothing was queued inside that `use`; "
+            f"the launch went to {omission['stream']}\n") in done.stderr
     assert f"  use     program.py:{used}, in <module>" in done.stderr
-    assert (f"repair  name {omission['stream']} in the `use` at program.py:{used} (where it has None, make "
-            f"{omission['stream']} current before it: `with stream, xlogmem.use(None, …):`), or launch on "
-            f"{omission['named']} inside it (`with stream, xlogmem.use(stream, …):`)\n") in done.stderr
+    assert (f"repair  name {omission['stream']} in the `use` at program.py:{used} (`xlogmem.use(stream, …)`, or "
+            f"None where CuPy or PyTorch has made {omission['stream']} current: `with stream, xlogmem.use(None, …):`), "
+            f"or launch on {omission['named']} inside it\n") in done.stderr
     done, document = check(ELSEWHERE, "async", "fixed")
     assert document["omissions"] == []
     assert "AUDIT" not in done.stderr
@@ -263,11 +263,68 @@ def test_a_finding_names_the_use_of_another_stream(check, wrong):
     assert finding["certain"]
     assert finding[other]["elsewhere"] is None
     used = f"program.py:{line_of(program(), f'# {wrong}')}"
-    assert f"  use     {used}, in <module>: names {omission['named']}, on which nothing was queued" in done.stderr
-    assert finding["repair"].startswith(f"name {omission['stream']} in the `use` at {used} (where it has None")
+    names = f"names {omission['named']}, on which nothing was queued inside that `use`; "
+    assert f"  use     {used}, in <module>: {names}" in done.stderr
+    assert finding["repair"].startswith(f"name {omission['stream']} in the `use` at {used} (`xlogmem.use(stream, …)`")
     assert "launch program.py" not in finding["repair"]
     done, document = check(program(), "async")
     assert (done.returncode, document["findings"], document["omissions"]) == (0, [], []), done.stderr
+
+
+@pytest.mark.parametrize(("pair", "wrong", "repair", "right"), [
+    ("read/write", "read=other", "add block to write= of the `use` at ", "read=other, write=block"),
+    ("write/read", "read=block", "declare block as read_write in the `use` at ", "read_write=block")])
+def test_a_finding_in_a_use_that_does_not_declare_it(check, pair, wrong, repair, right):
+    """The launch is in a `use` of its stream already: so the repair changes that `use`, and adds none."""
+    def program(use):
+        read = "with xlogmem.use(a, read=block):\n    copy(other, block, a)\n"
+        return (f"{START}\nblock = runtime.allocate(1024, a)\n{read}"
+                f"with xlogmem.use(b, {use}):  # around\n    fill(block, b)\n{read}")
+
+    done, document = check(program(wrong), "async")
+    finding, = (one for one in document["findings"] if one["pair"] == pair)
+    place = f"program.py:{line_of(program(wrong), '# around')}"
+    assert finding["certain"]
+    assert finding["repair"].startswith(f"{repair}{place}: xlogmem queues the wait.  Or, before "), done.stderr
+    assert document["omissions"] == []
+    _, document = check(program(right), "async")
+    assert [one for one in document["findings"] if one["pair"] == pair] == []
+
+
+BLOCKING = """
+import sys
+from cuda.bindings import driver
+import xlogmem
+from xlogmem.sim.kernels import Kernels, check
+
+check(driver.cuInit(0))
+check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+runtime, kernels = xlogmem.DeviceRuntime(resource=xlogmem.AsyncMemoryResource()), Kernels()
+one, other = int(check(driver.cuStreamCreate(0))), int(check(driver.cuStreamCreate(0)))
+block = runtime.allocate(1024, 0)
+kernels.fill(one, block.ptr, 7, 256)
+with xlogmem.use({}, read_write=block):  # declared
+    kernels.fill(other, block.ptr, 8, 256)
+"""
+
+
+def test_a_use_of_the_default_stream_around_a_launch_on_a_blocking_one(check):
+    """As in Numba, whose streams are blocking: a finding says so, but no entry of an audit.  The first launch is work
+    of the memory's own stream, for which blocking ones wait as it waits for them."""
+    done, document = check(BLOCKING.format(0))
+    finding, = document["findings"]
+    used = f"program.py:{line_of(BLOCKING, '# declared')}"
+    assert (finding["pair"], finding["certain"], finding["first"]["known"]) == ("write/write", True, "new")
+    assert f"  use     {used}, in <module>: names the default stream, on which nothing was queued" in done.stderr
+    assert finding["repair"].startswith(f"name {stream_name(finding)} in the `use` at {used} (`xlogmem.use(stream, …)`")
+    assert "launch program.py" not in finding["repair"]
+    assert document["omissions"] == []
+    done, document = check(BLOCKING.format("other"))
+    assert (done.returncode, document["findings"], document["omissions"]) == (0, [], []), done.stderr
+
+
+def stream_name(finding):
+    return f"stream {finding['second']['stream']['number']}"
 
 
 @pytest.mark.parametrize("right", [
@@ -375,8 +432,8 @@ def test_the_advice_for_a_use_of_another_stream_repairs_the_program(check, wrong
     used = f"program.py:{line_of(CURRENT, 'with {}')}"
     assert (finding["pair"], finding["certain"]) == ("write/read", True), done.stderr
     assert finding["repair"].startswith(
-        f"name stream 3 in the `use` at {used} (where it has None, make stream 3 current before it: `with stream, "
-        f"xlogmem.use(None, …):`), or launch on {named} inside it (`with stream, xlogmem.use(stream, …):`).")
+        f"name stream 3 in the `use` at {used} (`xlogmem.use(stream, …)`, or None where CuPy or PyTorch has made "
+        f"stream 3 current: `with stream, xlogmem.use(None, …):`), or launch on {named} inside it.")
     for right in ("work, xlogmem.use(None, read=x)", "work, xlogmem.use(work, read=x)"):
         done, document = check(CURRENT.format(right))
         assert (done.returncode, document["findings"], document["omissions"]) == (0, [], []), done.stderr

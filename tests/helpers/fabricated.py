@@ -192,7 +192,7 @@ class Program:
         report = self.report()
         found = [("certain " if one["certain"] else "possible ")
                  + (one["pair"] if one["kind"] == "race" else one["kind"]) for one in report["findings"]]
-        return sorted(found + [f"audit {one['kind']}" for one in report["omissions"]])
+        return sorted(found + [f"audit {one['kind']}" for one in report["omissions"] if one["entry"]])
 
     # -- what most scenes do ------------------------------------------------------------------------------------------
 

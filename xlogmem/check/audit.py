@@ -15,7 +15,7 @@ from xlogmem._base.units import format_bytes
 from xlogmem.check.findings import Stream, stack_of
 from xlogmem.check.frames import Frame, place_in
 
-__all__ = ["as_text", "as_texts", "merged", "repair_of", "resolved", "went_elsewhere"]
+__all__ = ["as_text", "as_texts", "entries", "merged", "repair_of", "resolved", "went_elsewhere"]
 
 MEANING = ("AUDIT entries are launches that no `use` declares as they are: xlogmem may queue too few waits for them.  "
            "An entry is not a finding, and does not change the exit status")
@@ -29,6 +29,11 @@ def resolved(record: dict[str, Any]) -> dict[str, Any]:
             "named": Stream(record["named"]["number"], record["named"]["kind"]).name if record["named"] else None,
             "place": asdict(place) if place else None, "declared": asdict(declared) if declared else None,
             "bytes": record["end"] - record["begin"], "count": record["count"]}
+
+
+def entries(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Those of the engine's records that are entries of the audit; the others belong to findings alone."""
+    return [resolved(one) for one in records if one["entry"]]
 
 
 def merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -46,14 +51,14 @@ def merged(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def went_elsewhere(named: str, stream: str) -> str:
     """Say of a `use` that it names one stream, and that the launch went to another."""
-    return f"names {named}, on which nothing was queued; the launch went to {stream}"
+    return f"names {named}, on which nothing was queued inside that `use`; the launch went to {stream}"
 
 
 def repair_of(named: str, stream: str, declared: Frame | None) -> str:
     """Advice on such a `use`."""
     at = f" at {declared}" if declared else ""
-    return (f"name {stream} in the `use`{at} (where it has None, make {stream} current before it: `with stream, "
-            f"xlogmem.use(None, …):`), or launch on {named} inside it (`with stream, xlogmem.use(stream, …):`)")
+    return (f"name {stream} in the `use`{at} (`xlogmem.use(stream, …)`, or None where CuPy or PyTorch has made "
+            f"{stream} current: `with stream, xlogmem.use(None, …):`), or launch on {named} inside it")
 
 
 def as_texts(records: Iterable[dict[str, Any]]) -> list[str]:

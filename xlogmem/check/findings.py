@@ -58,7 +58,8 @@ class Access:
     `role` is the kind of access: read, write, use (a kernel of which the kind is not known), alloc, free.  `stack` has
     the innermost frames, the innermost first; for work of a graph those of the launch, and `captured` those of the call
     that was captured.  `known` is how xlogmem knows of it: declared by a `use`; new, on the own stream of memory that
-    no other stream had used; else empty.  `elsewhere` is a `use` that was to declare it, and names another stream.
+    no other stream had used; lacking or written, in a `use` that does not name the memory, or names it as read: `use`
+    has that one's frames; else empty.  `elsewhere` is a `use` that was to declare it, and names another stream.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Access:
     captured: tuple[Frame, ...] = ()
     known: str = ""
     elsewhere: Declaration | None = None
+    use: tuple[Frame, ...] = ()
 
     @property
     def is_own(self) -> bool:
@@ -163,7 +165,7 @@ def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]
     def access_of(record: dict[str, Any]) -> Access:
         return Access(record["name"], record["role"], stream_of(record["stream"], record["library"]),
                       stack_of(record["site"]), stack_of(record["captured"]), record["known"],
-                      named_elsewhere(record))
+                      named_elsewhere(record), stack_of(record["window"]))
 
     def named_elsewhere(access: dict[str, Any]) -> Declaration | None:
         operation = (access["site"], access["name"], access["stream"]["number"])
@@ -207,7 +209,7 @@ def from_json(record: dict[str, Any]) -> Finding:
 
     def access(one: dict[str, Any]) -> Access:
         return Access(one["name"], one["role"], stream(one["stream"]), stack(one["stack"]), stack(one["captured"]),
-                      one["known"], declaration(one["elsewhere"]))
+                      one["known"], declaration(one["elsewhere"]), stack(one["use"]))
 
     def wait(one: dict[str, Any] | None) -> Wait | None:
         return None if one is None else Wait(one["why"], stream(one["stream"]), stack(one["stack"]),

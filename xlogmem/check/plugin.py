@@ -33,7 +33,7 @@ class Checks:
     def taken(self) -> list[Finding]:
         """Return the findings since they were last cleared, without the ignored ones, and clear them."""
         report = self.front_end.report()
-        self.omissions += map(audit.resolved, report.omissions)
+        self.omissions += audit.entries(report.omissions)
         found, count = ignored.left_out(start.found(report))
         self.left_out += count
         self.front_end.clear()

@@ -86,14 +86,24 @@ def uses_of(finding: Finding) -> str:
     if not finding.tracked or finding.first.role == "free" or finding.first.captured or finding.second.captured:
         return ""
     name = name_of(finding)
-    unknown = [one for one, known in ((finding.first, ("declared", "new")), (finding.second, ("declared",)))
+    undeclared = [one for one, known in ((finding.first, ("declared", "new")), (finding.second, ("declared",)))
                if one.role in WORDS and one.known not in known]
-    steps = [audit.repair_of(one.elsewhere.stream.name, one.stream.name, place_in(one.elsewhere.stack))
-             for one in unknown if one.elsewhere]
-    launches = " and ".join(dict.fromkeys(
-        f"{one.place or one.name} in `with xlogmem.use(…, {WORDS[one.role]}={name})` on {one.stream.name}"
-        for one in unknown if not one.elsewhere))
-    return ".  ".join([*dict.fromkeys(steps), *([f"launch {launches}: xlogmem queues the wait"] if launches else [])])
+    renamed, added, launches = [], [], []
+    for one in undeclared:
+        if one.elsewhere:
+            renamed.append(audit.repair_of(one.elsewhere.stream.name, one.stream.name, place_in(one.elsewhere.stack)))
+        elif one.use:
+            memory = "the memory" if name == "…" else name
+            at = f" at {used}" if (used := place_in(one.use)) else f" around {one.place or one.name}"
+            added.append(f"declare {memory} as read_write in the `use`{at}" if one.known == "written" else
+                         f"add {memory} to {WORDS[one.role]}= of the `use`{at}")
+        else:
+            launches.append(f"{one.place or one.name} in `with xlogmem.use(…, {WORDS[one.role]}={name})` on "
+                            f"{one.stream.name}")
+    if launches:
+        added.append(f"launch {' and '.join(dict.fromkeys(launches))}")
+    waits = [f"{', and '.join(dict.fromkeys(added))}: xlogmem queues the wait"] if added else []
+    return ".  ".join([*dict.fromkeys(renamed), *waits])
 
 
 def name_of(finding: Finding) -> str:

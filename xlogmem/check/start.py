@@ -117,7 +117,7 @@ def write(front_end: FrontEnd, folder: Folder, name: str) -> None:
     kept, count = ignored.left_out(found(report))
     document = {"process": os.getpid(), "notes": report.notes, "error": error_of(getattr(sys, "last_value", None)),
                 "findings": [one.as_json() for one in kept],
-                "omissions": [audit.resolved(one) for one in report.omissions],
+                "omissions": audit.entries(report.omissions),
                 "ignored": ignored.as_json(), "left_out": count}
     front_end.record(None)
     # A process may outlive the program, as the resource tracker of multiprocessing does: the report is out, and the
