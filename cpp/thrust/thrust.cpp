@@ -1,5 +1,6 @@
 // CuPy's sorting on top of the simulated driver, for programs that are checked without a GPU. In CuPy that is Thrust,
-// with NVIDIA's runtime linked in: xlogmem/check/neighbours/cupy_thrust.py calls these in its place.
+// with NVIDIA's runtime linked in: xlogmem/check/neighbours/cupy_thrust.py calls these in its place. Of other parts of
+// CuPy that are such, the check knows what they do to memory: cupy_generators.py says that here.
 #include "library_call.hpp"
 
 #include <algorithm>
@@ -133,4 +134,12 @@ THRUST int xlogmem_lexsort(char type, i64* places, const void* keys, u64 rows, u
                        library::extent_of(keys, rows * columns * sizeof(T), 'r')},
                       run);
     });
+}
+
+// A launch that computes nothing. `name` lives as long as the process; of each extent, `uses` has 'r', 'w' or 'b'.
+THRUST int xlogmem_touch(const char* name, CUstream stream, u64 count, const u64* addresses, const u64* bytes,
+                         const char* uses) {
+    std::vector<library::Extent> extents;
+    for (u64 i = 0; i < count; i++) extents.push_back({addresses[i], bytes[i], 1, bytes[i], uses[i]});
+    return submit(name, stream, std::move(extents), {});
 }

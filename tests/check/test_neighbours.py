@@ -45,6 +45,20 @@ if "fixed" in sys.argv:
     null.wait_event(side.record())
 assert y.shape == (10,)
 """
+CUPY_NUMBERS = """
+import sys
+import cupy
+side, null = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream.null
+numbers, half, out = cupy.random.default_rng(1), cupy.full(100, 0.5), cupy.zeros(100)
+null.synchronize()
+with side:
+    FIRST                                                   # the first
+if "fixed" in sys.argv:
+    null.wait_event(side.record())
+SECOND                                                      # the second
+null.synchronize()
+side.synchronize()
+"""
 CUPY_VIEWS = """
 import sys
 import cupy
@@ -197,6 +211,13 @@ b.sync()
 PROGRAMS = [
     pytest.param(RUNTIME, [], "write/read", True, id="cuda.bindings.runtime", marks=later_bindings),
     pytest.param(CUPY, [], "write/read", True, id="cupy", marks=needs("cupy", "nvidia.cuda_nvrtc")),
+    *(pytest.param(CUPY_NUMBERS.replace("FIRST", first).replace("SECOND", second), [], pair, True,
+                   id=f"cupy-generator-{name}", marks=needs("cupy", "nvidia.cuda_nvrtc"))
+      for name, first, second, pair in (
+          ("numbers", "numbers.standard_normal(out=out)", "y = out * 2", "write/read"),
+          ("parameter", "half.fill(0.25)", "x = numbers.standard_gamma(half, out=out)", "write/read"),
+          ("state", "x = numbers.random(100)", "y = numbers.integers(0, 9, 100)", "write/write"),
+          ("raw", "x = numbers.bit_generator.random_raw(100)", "y = x * 2", "write/read"))),
     pytest.param(CUPY_VIEWS, [], "write/read", True, id="cupy-views", marks=needs("cupy", "nvidia.cuda_nvrtc")),
     pytest.param(CUPY_FREED, [], "read/free", True, id="cupy-freed", marks=needs("cupy", "nvidia.cuda_nvrtc")),
     pytest.param(CUPY_GRAPH, [], "write/read", True, id="cupy-graph", marks=needs("cupy", "nvidia.cuda_nvrtc")),

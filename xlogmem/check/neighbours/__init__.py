@@ -23,6 +23,7 @@ SIMULATED = {
     "cupy": "cupy",
     "cupy.cuda.pinned_memory": "cupy_watched",
     "cupy.cuda.thrust": "cupy_thrust",
+    "cupy.random._bit_generator": "cupy_generators",
     "cupy_backends.cuda.api.runtime": "cupy_runtime",
     "numba.cuda.codegen": "numba",
     "numba_cuda.numba.cuda.codegen": "numba",
