@@ -237,6 +237,7 @@ def test_the_missing_wait_is_found(checked, program, arguments, pair, certain):
     run = checked(program, *arguments)
     assert run.pairs == [(pair, certain)], run.stderr
     assert run.returncode == int(certain)
+    assert ("1 possible (see --possible; they fail the check with --strict), on the" in run.stderr) == (not certain)
     for which in ("first", "second"):
         access = run.findings[0][which]
         lines = [frame["line"] for frame in access["captured"] or access["stack"]

@@ -39,7 +39,7 @@ OWN_CAUSES = {                              # where the second access is the pro
     "write/free": "the host frees what is still being written",
     "use/free": "the host frees what is still being used",
 }
-INSTEAD = {"write": "or give each copy a buffer of its own", "read": "or read it later", "free": "or free it later"}
+INSTEAD = {"write": "; or give each copy a buffer of its own", "free": "; or free it later"}
 DESTROYED = {"dead-stream": "stream", "dead-event": "event"}
 WORDS = {"read": "read", "write": "write", "use": "read_write"}     # of `use`, by the roles of accesses
 MOST = 8                                    # further findings of an entry that are named
@@ -65,7 +65,7 @@ def repair_of(finding: Finding) -> str | None:
     if second.is_own:
         event = f"an event recorded on it after {first.place or first.name}"
         begin = "let the host write after this call, or" if second.name.endswith("before this call") else f"{where},"
-        return f"{begin} wait for {first.stream.name} or {event}; {INSTEAD[second.role]}"
+        return f"{begin} wait for {first.stream.name} or {event}{INSTEAD.get(second.role, '')}"
     if second.stream.kind == "host":
         return f"{where}, synchronize with {first.stream.name}"
     if first.stream.kind == "host":
@@ -254,10 +254,12 @@ def where(stack: tuple[Frame, ...]) -> str:
     return f"at {place}" if place else "in no line of Python"
 
 
-def summary(findings: Iterable[Finding], suppressed: int, omissions: int = 0) -> str:
+def summary(findings: Iterable[Finding], suppressed: int, omissions: int = 0, hidden: str = "") -> str:
+    """The closing line.  `hidden` is how to see the possible findings, where they are left out."""
     found = list(findings)
     certain = sum(one.certain for one in found)
-    text = f"{certain} certain, {len(found) - certain} possible"
+    possible = len(found) - certain
+    text = f"{certain} certain, {possible} possible{f' ({hidden})' if possible and hidden else ''}"
     if suppressed:
         text += f", {suppressed} suppressed"
     if len(found) > 1:

@@ -71,7 +71,8 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
             ".  Python has to run without its options -I, -E and -S, and a compiled program to find libcuda.so.1 by "
             "its name")))
     ended = f"the program {outcome.ended}: what it left out was not checked.  Found so far: " if outcome.ended else ""
-    say(f"{ended}{report.summary(findings, suppressed, len(outcome.omissions))}, on {driver}")
+    hidden = "" if possible or strict else "see --possible; they fail the check with --strict"
+    say(f"{ended}{report.summary(findings, suppressed, len(outcome.omissions), hidden)}, on {driver}")
     documents = [(json_file, report.as_json(findings) | {"driver": driver, "status": outcome.status,
                                                          "ended_early": outcome.ended, "notes": outcome.notes,
                                                          "omissions": outcome.omissions}),
