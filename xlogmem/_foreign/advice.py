@@ -9,7 +9,7 @@ from xlogmem._foreign.stream_owners import LIBRARIES, library_of
 
 __all__ = ["adopted_late", "how_to_track", "in_words", "kind_of"]
 
-ADOPT = "adopt(x, stream=s) of the runtime, where s is the stream on which it was made"
+ADOPT = "xlogmem.get_runtime().adopt(x, stream=s), where s is the stream on which it was made"
 # The name of each library that can allocate through xlogmem, and the call that lets it.
 ALLOCATE_HERE = {
     "cupy": ("CuPy", "xlogmem.enable('cupy')"), "torch": ("PyTorch", "xlogmem.enable('torch')"),

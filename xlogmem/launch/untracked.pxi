@@ -63,7 +63,7 @@ cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int
     refuse_writing(extent, access, named)
     if not extent.sized:
         return recorder.reject(access, f"{name} is an untracked address, and does not say how many bytes are meant: "
-                               "adopt(ptr, nbytes, stream) tracks them")
+                               "xlogmem.get_runtime().adopt(ptr, nbytes, stream) tracks them")
     if extent.device_id not in (-1, recorder.runtime.device_id):
         return recorder.reject(access, f"{name} is on device {extent.device_id}, and {recorder.runtime!r} is not")
     owner = find_memory_owner(what)
@@ -74,7 +74,7 @@ cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int
         weakref.ref(owner)
     except TypeError:
         return recorder.reject(access, f"{name} cannot be tracked as long as it lives: {kind_of(owner)} has no "
-                               "weak references. Track it with adopt(), and keep the handle")
+                               "weak references. Track it with xlogmem.get_runtime().adopt(x), and keep the handle")
     recorder.refuse_late(access)
     recorder.unsettled = recorder.unsettled or []
     recorder.unsettled.append((what, owner, whole.first, whole.last, access))
