@@ -338,6 +338,7 @@ def test_a_python_file_or_module_is_run_with_this_python(check, words):
 @pytest.mark.parametrize(("words", "message"), [
     (["--jsn", "out.json", "program.py"], "No such option '--jsn'. Did you mean '--json'?"),
     (["--pssible", "program.py"], "No such option '--pssible'. Did you mean '--possible'?"),
+    (["--output", "out.json", "program.py"], "No such option '--output'. The options are --gpu, --no-gpu, "),
     (["--no-gp", "program.py"], "No such option '--no-gp'. Did you mean '--no-gpu'?"),
     (["--json=a.json", "-x", "program.py"], "No such option '-x'. The options are --gpu, --no-gpu, --pools, --json, "),
 ])

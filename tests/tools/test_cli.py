@@ -27,6 +27,18 @@ def xlogmem(*arguments: str, **environment: object) -> subprocess.CompletedProce
                           capture_output=True, text=True, env=variables(quiet=False, **environment), timeout=100)
 
 
+@pytest.mark.parametrize(("word", "meant"), [("program.py", "xlogmem check program.py"), ("help", "xlogmem --help"),
+                                             ("version", "xlogmem --version"), ("other.py", "")])
+def test_a_word_that_is_no_command(tmp_path, monkeypatch, word, meant):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "program.py").touch()
+    run = CliRunner().invoke(cli.main, [word])
+    assert run.exit_code == 2
+    assert f"No such command '{word}'" in run.output
+    assert ("Did you mean `xlogmem" in run.output) == bool(meant)
+    assert f"`{meant}`?" in run.output or not meant
+
+
 @pytest.mark.parametrize("policy", ["adaptive", "precise", "lazy"])
 def test_demo_shows_the_failure_and_the_cure(policy):
     run = xlogmem("demo", "--rounds", "20", "--policy", policy, "--json")

@@ -21,7 +21,7 @@ from xlogmem._base.screens import Table, console
 from xlogmem._base.texts import printable
 from xlogmem.commands.check import check
 from xlogmem.commands.demo import demo
-from xlogmem.commands.programs import options_of
+from xlogmem.commands.programs import nearest_option, options_of
 from xlogmem.commands.top import top
 from xlogmem.commands.trace import trace
 from xlogmem.errors import DriverNotFoundError
@@ -56,6 +56,15 @@ class Commands(click.Group):
             return unavailable(name, "Not installed: xlogmem-bench.", MISSING)
         return None
 
+    def resolve_command(self, context: click.Context, arguments: list[str]
+                        ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = arguments[0]
+        if self.get_command(context, name) is None:
+            meant = f"check {name}" if os.path.isfile(name) else f"--{name}"
+            if os.path.isfile(name) or meant in options_of(context):
+                context.fail(printable(f"No such command {name!r}. Did you mean `xlogmem {meant}`?"))
+        return super().resolve_command(context, arguments)
+
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
         with options_named():
             return super().parse_args(context, arguments)
@@ -67,14 +76,16 @@ class Commands(click.Group):
 
 @contextmanager
 def options_named() -> Iterator[None]:
-    """Let the refusal of an option, of any command, name all options where none is near."""
+    """Let the refusal of an option, of any command, name the nearest one, or all options where none is near."""
     try:
         yield
     except click.NoSuchOption as error:
-        if error.possibilities or not error.ctx:
+        if not error.ctx:
             raise
-        message = f"{error.message.rstrip('.')}. The options are {', '.join(options_of(error.ctx))}"
-        raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from None
+        near = nearest_option(error.option_name, error.ctx)
+        message = None if near else f"No such option {error.option_name!r}. The options are " + ", ".join(
+            options_of(error.ctx))
+        raise click.NoSuchOption(error.option_name, message, near, error.ctx) from None
 
 
 def unavailable(name: str, short: str, reason: str) -> click.Command:

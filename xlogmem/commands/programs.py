@@ -11,7 +11,7 @@ import click
 from xlogmem._base.signatures import nearest
 from xlogmem._base.texts import printable
 
-__all__ = ["RunsProgram", "given_to_the_program", "options_of", "program"]
+__all__ = ["RunsProgram", "given_to_the_program", "nearest_option", "options_of", "program"]
 
 HINT = "xlogmem.commands.programs.hint"                 # in `meta` of the context
 
@@ -20,6 +20,13 @@ def options_of(context: click.Context) -> list[str]:
     """The long options of a command, as they are written."""
     return [option for one in context.command.get_params(context) for option in (*one.opts, *one.secondary_opts)
             if option.startswith("--")]
+
+
+def nearest_option(name: str, context: click.Context) -> list[str]:
+    """The long option that a mistyped one looks most like, if it does: the dashes, which all have, do not count."""
+    known = {option.lstrip("-"): option for option in options_of(context)}
+    near = nearest(name.lstrip("-"), known)
+    return [known[near]] if near else []
 
 
 class RunsProgram(click.Command):
@@ -73,8 +80,7 @@ def program(words: tuple[str, ...]) -> list[str]:
             return [sys.executable, *words]
         context = click.get_current_context()
         name = printable(first.partition("=")[0])
-        near = nearest(name, options_of(context))
-        raise click.NoSuchOption(name, possibilities=[near] if near else None, ctx=context)
+        raise click.NoSuchOption(name, possibilities=nearest_option(name, context), ctx=context)
     if first.endswith(".py"):
         if not os.path.isfile(first):
             raise click.UsageError(printable(f"{first!r}: there is no such file in {os.getcwd()}"))
