@@ -120,6 +120,11 @@ cdef class Stream:
         return self.state != NULL and self.state.driver_id != 0
 
     @property
+    def _is_named(self):
+        """True if the program named the discipline; else it is the default."""
+        return self.state != NULL and self.state.is_named
+
+    @property
     def device_id(self):
         """The number of the device."""
         if self.ordering is None:

@@ -94,6 +94,25 @@ def test_the_program_may_name_another_discipline(x, streams):
     assert streams.find(x.runtime, owner).discipline == "sealed"
 
 
+@pytest.mark.parametrize("discipline", ["ordinary", "sealed", "opaque"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_discipline_that_the_program_names_stays(x, streams, discipline, when):
+    """... whether it names that before the library first allocates there, or after; unnamed, the stream is opaque."""
+    owner = ForeignStream()
+    if when == "after":
+        assert streams.find(x.runtime, owner).discipline == "opaque"
+    x.runtime.register_stream(owner, discipline=discipline)
+    assert streams.find(x.runtime, owner).discipline == discipline
+    x.runtime.allocate(64, streams.find(x.runtime, owner)).free()
+    assert x.runtime.register_stream(owner).discipline == discipline
+
+
+def test_a_stream_that_the_program_registers_without_a_discipline_becomes_opaque(x, streams):
+    owner = ForeignStream()
+    assert x.runtime.register_stream(owner).discipline == "ordinary"
+    assert streams.find(x.runtime, owner).discipline == "opaque"
+
+
 def test_an_object_that_owns_no_stream_is_not_kept(x, streams):
     """Its handle may be another stream's tomorrow."""
     external = type("ExternalStream", (), {"__cuda_stream__": lambda self: (0, self.handle)})()

@@ -49,7 +49,7 @@ class OpaqueStreams:
     def find(self, runtime: DeviceRuntime, owner: Any) -> Any:
         """The object that names the stream, opaque from now on, in a call of the runtime.
 
-        Streams of the runtime's own pool and sealed ones keep their discipline: the program has chosen it.
+        Streams of the runtime's own pool, and those of which the program named the discipline, before or later, keep it.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class OpaqueStreams:
         if known is not None and known.runtime is runtime and known.stream.registered:
             return known.stream
         stream = runtime.register_stream(owner)
-        if stream.foreign and stream.discipline == "ordinary":
+        if stream.foreign and stream.discipline == "ordinary" and not stream._is_named:
             stream = runtime.register_stream(owner, discipline="opaque")
         if stream.foreign and owns_stream(owner):       # else its handle may be another stream's tomorrow
             self._known[id(owner)] = _Known(owner, stream, runtime)
