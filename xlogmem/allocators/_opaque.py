@@ -49,7 +49,7 @@ class OpaqueStreams:
     def find(self, runtime: DeviceRuntime, owner: Any) -> Any:
         """The object that names the stream, opaque from now on, in a call of the runtime.
 
-        Streams of the runtime's own pool, and those of which the program named the discipline, before or later, keep it.
+        Streams of the runtime itself, and those of which the program named the discipline, before or later, keep it.
 
         Raises
         ------
