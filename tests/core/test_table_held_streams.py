@@ -274,10 +274,12 @@ def test_default_streams_are_opaque_whatever_names_them_first(held, default, how
     assert b.ordered(late, b.U)
 
 
-def test_a_blocking_capture_survives_the_first_use_on_the_legacy_stream(held, driver):
-    """A query of the legacy stream's id would invalidate it."""
-    b, _ = held
+def test_a_blocking_capture_survives_a_use_on_the_legacy_stream(held):
+    """A query of the legacy stream's id would invalidate it, and so would a wait."""
+    b, known = held
     block = b.alloc(b.S)
+    known.finish(known.prepare(LEGACY, read=[block.ptr]))
+    b.use(b.T, (block, "write"))
     blocking = check(cuda.cuStreamCreate(0))
     for default in (0, LEGACY):
         hold = Hold(b.runtime)
@@ -286,6 +288,8 @@ def test_a_blocking_capture_survives_the_first_use_on_the_legacy_stream(held, dr
                 hold.prepare(default, read=[block.ptr])
             with pytest.raises(Refused, match=r"captur|CAPTURE_IMPLICIT"):
                 hold.allocate(64, default)
+            with pytest.raises(Refused, match=r"captur|CAPTURE_IMPLICIT", check=lambda error: error.kind == CAPTURING):
+                known.prepare(default, read=[block.ptr])
         hold.finish(hold.prepare(default, read=[block.ptr]))
         hold.close()
     check(cuda.cuStreamDestroy(blocking))

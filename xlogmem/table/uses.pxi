@@ -268,8 +268,8 @@ cdef AtOnce prepare_known(RuntimeHold* hold, Launch* launch, Window** result, Fa
     cdef Window* window
     cdef bint capturing = False
     cdef AtOnce done = NOT_AT_ONCE
-    if (has_deferred_work(core) or <size_t>launch.handle == PER_THREAD
-            or (<size_t>launch.handle > PER_THREAD and stream_is_capturing(launch.handle, &capturing, failure))):
+    if (has_deferred_work(core) or <size_t>launch.handle <= PER_THREAD         # whose state depends on other streams
+            or stream_is_capturing(launch.handle, &capturing, failure)):
         return NOT_AT_ONCE
     if capturing:
         return NOT_AT_ONCE
