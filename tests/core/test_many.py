@@ -161,29 +161,6 @@ def of_table(x, sizes, stream, batch):
     hold.close()
 
 
-@pytest.mark.parametrize("kind", ["ordinary", "opaque", "sealed", "default"])
-@pytest.mark.parametrize("resource", RESOURCES)
-@pytest.mark.parametrize("program", [of_python, of_table])
-def test_a_batch_is_what_its_calls_one_by_one_are(four, driver, program, resource, kind):
-    """The same driver calls, positions, counts, figures of the resource, tags and peaks, after each step."""
-    seen = []
-    for batch in (True, False):
-        driver.reset("eager")
-        x = four(resource=RESOURCES[resource](), opaque="S" if kind == "opaque" else "",
-                 sealed="S" if kind == "sealed" else "")
-        stream = x.runtime.default_stream if kind == "default" else x.S
-        before = figures(x, driver)["calls"]
-        steps = []
-        for _ in program(x, SIZES, stream if program is of_python else stream.handle, batch):
-            steps.append(figures(x, driver))
-            steps[-1]["calls"] = {name: count - before[name] for name, count in steps[-1]["calls"].items()}
-        seen.append(steps)
-        x.runtime.reap_pending()
-        assert x.runtime.bytes_outstanding == 0
-    for number, (many, one) in enumerate(zip(*seen, strict=True)):
-        assert many == one, f"after step {number}"
-
-
 @pytest.mark.parametrize("resource", ["async", "pool", "pool with a maximum"])
 def test_a_batch_on_a_stream_that_may_be_destroyed_is_as_well(four, driver, resource):
     """Fences behind frees on an unowned stream, which the C table records, are those of single frees."""
@@ -691,3 +668,26 @@ def test_a_stream_is_named_by_its_handle(x, hold):
     again = x.runtime.allocate_many([KIB] * 3, owner)
     assert x.ordered(late, at(owner.handle))
     x.runtime.deallocate_many(again)
+
+
+@pytest.mark.parametrize("kind", ["ordinary", "opaque", "sealed", "default"])
+@pytest.mark.parametrize("resource", RESOURCES)
+@pytest.mark.parametrize("program", [of_python, of_table])
+def test_a_batch_is_what_its_calls_one_by_one_are(four, driver, program, resource, kind):
+    """The same driver calls, positions, counts, figures of the resource, tags and peaks, after each step."""
+    seen = []
+    for batch in (True, False):
+        driver.reset("eager")
+        x = four(resource=RESOURCES[resource](), opaque="S" if kind == "opaque" else "",
+                 sealed="S" if kind == "sealed" else "")
+        stream = x.runtime.default_stream if kind == "default" else x.S
+        before = figures(x, driver)["calls"]
+        steps = []
+        for _ in program(x, SIZES, stream if program is of_python else stream.handle, batch):
+            steps.append(figures(x, driver))
+            steps[-1]["calls"] = {name: count - before[name] for name, count in steps[-1]["calls"].items()}
+        seen.append(steps)
+        x.runtime.reap_pending()
+        assert x.runtime.bytes_outstanding == 0
+    for number, (many, one) in enumerate(zip(*seen, strict=True)):
+        assert many == one, f"after step {number}"
