@@ -65,8 +65,8 @@ def library(tmp_path_factory) -> Library:
 
 
 @pytest.fixture
-def native(four, library):
-    """Makes a runtime with four streams, and one of xlogmem.hpp of it."""
+def native(four, library, foreign):
+    """Makes a runtime with four streams, and one of xlogmem.hpp of it, which ends before foreign streams do."""
     opened = []
 
     def make(**options):

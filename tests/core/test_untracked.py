@@ -362,7 +362,7 @@ def test_a_pointer_into_an_allocation_is_adopted_to_its_end(memory):
     ("cupy", r"cupy\.ndarray at 0x\w+ \(4\.0 KiB\) is not .*Call xlogmem\.enable\('cupy'\) before CuPy allocates"),
     ("torch", r"torch\.ndarray at .*Call xlogmem\.enable\('torch'\) before PyTorch allocates"),
     ("numba", r"numba\.ndarray at .*Call xlogmem\.enable\('numba'\) before Numba allocates"),
-    ("another", r"ndarray at .*Allocate it from the runtime, or track it with adopt\(x, stream=s\)"),
+    ("another", r"ndarray at .*Allocate it from the runtime, or track it with xlogmem.get_runtime\(\).adopt\("),
 ])
 def test_advice_depends_on_the_library(memory, library, advice):
     """It stands once, however many arrays there are; `untracked="adopt"` is not the advice."""

@@ -278,9 +278,9 @@ def c_table(w: World) -> None:
 @program
 def table_launches(w: World) -> None:
     runtime, s, t = w.two()
-    hold = Hold(runtime)
-    w.at_end(hold.close)
     foreign, held = int(w.foreign_stream()), int(w.foreign_stream())
+    hold = Hold(runtime)
+    w.at_end(hold.close)                                # before the stream that it holds is destroyed
     w.do(hold.hold_stream, held)
     block, kept = w.do(runtime.allocate, NBYTES, s), w.do(runtime.allocate, NBYTES, t)
 
