@@ -41,7 +41,7 @@ def test_every_trace_of_the_engine_recorded_and_replayed(replay, tmp_path):
 
 def plain(lines):
     """Without the names of streams and blocks, which a recording does not have."""
-    return [re.sub(r"(@\d+(?:<\d+)?)/\S+", r"\1", re.sub(r"\S+\[", "[", line)) for line in lines]
+    return [re.sub(r"(@\d+(?:<\d+)?(?:\([a-z@\d]+\))?)/\S+", r"\1", re.sub(r"\S+\[", "[", line)) for line in lines]
 
 CUT = """
 import glob, os
