@@ -21,7 +21,8 @@ def _cold(monkeypatch):
 
 
 @pytest.fixture
-def four_and_hold(four):
+def four_and_hold(four, foreign):
+    """The hold may promise to keep foreign streams, so it is closed before they are destroyed."""
     b = four()
     hold = Hold(b.runtime)
     yield b, hold

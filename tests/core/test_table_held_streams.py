@@ -14,14 +14,6 @@ pytestmark = pytest.mark.simulator
 LEGACY, PER_THREAD = 1, 2
 
 
-@pytest.fixture
-def held(four, foreign):
-    b = four()
-    hold = Hold(b.runtime)
-    yield b, hold
-    hold.close()
-
-
 def calls_of(driver, work, *names: str) -> list[int]:
     before = [driver.calls(name) for name in names]
     work()
@@ -36,8 +28,8 @@ def keep(hold: Hold, how: str, stream: int, block) -> None:
 
 
 @pytest.mark.parametrize("how", ["hold", "flag", "never", "released"])
-def test_a_use_of_a_kept_stream_makes_no_call_but_one_query(held, driver, foreign, how):
-    b, hold = held
+def test_a_use_of_a_kept_stream_makes_no_call_but_one_query(four_and_hold, driver, foreign, how):
+    b, hold = four_and_hold
     block, stream = b.alloc(b.S), foreign()
     b.use(b.T, (block, "read"))                         # not new any more
     if how == "flag":
@@ -57,8 +49,8 @@ def test_a_use_of_a_kept_stream_makes_no_call_but_one_query(held, driver, foreig
     assert found == ([10, 0, 0, 0] if kept else [*found[:1], 10, 10, 0])
 
 
-def test_a_stream_is_kept_until_the_last_release(held, driver, foreign):
-    b, hold = held
+def test_a_stream_is_kept_until_the_last_release(four_and_hold, driver, foreign):
+    b, hold = four_and_hold
     block, stream = b.alloc(b.S), foreign()
 
     def launch() -> None:
@@ -77,8 +69,8 @@ def test_a_stream_is_kept_until_the_last_release(held, driver, foreign):
             hold.release_stream(wrong)
 
 
-def test_holds_of_two_callers_are_counted(held, driver, foreign):
-    b, hold = held
+def test_holds_of_two_callers_are_counted(four_and_hold, driver, foreign):
+    b, hold = four_and_hold
     block, stream, other = b.alloc(b.S), foreign(), Hold(b.runtime)
     hold.hold_stream(stream)
     other.hold_stream(stream)
@@ -110,8 +102,8 @@ def queries_of_a_use(driver, hold: Hold, stream: int, block) -> list[int]:
 
 
 @pytest.mark.parametrize("owned_first", [True, False])
-def test_an_owner_in_python_outlives_the_promise(held, driver, foreign, owned_first):
-    b, hold = held
+def test_an_owner_in_python_outlives_the_promise(four_and_hold, driver, foreign, owned_first):
+    b, hold = four_and_hold
     block, handle = b.alloc(b.S), foreign()
     owner = Owner(handle)
     if owned_first:
@@ -125,8 +117,8 @@ def test_an_owner_in_python_outlives_the_promise(held, driver, foreign, owned_fi
 
 
 @pytest.mark.parametrize("promised", [True, False])
-def test_a_promise_outlives_an_owner_in_python(held, driver, foreign, promised):
-    b, hold = held
+def test_a_promise_outlives_an_owner_in_python(four_and_hold, driver, foreign, promised):
+    b, hold = four_and_hold
     block, handle = b.alloc(b.S), foreign()
     owner = Owner(handle)
     streams = [b.runtime.register_stream(owner)]
@@ -140,9 +132,9 @@ def test_a_promise_outlives_an_owner_in_python(held, driver, foreign, promised):
     assert queries_of_a_use(driver, hold, handle, block) == [1]
 
 
-def test_a_handle_that_means_another_stream_after_the_release(held):
+def test_a_handle_that_means_another_stream_after_the_release(four_and_hold):
     """The driver hands a destroyed stream's handle out again."""
-    b, hold = held
+    b, hold = four_and_hold
     block = b.alloc(b.S)
     stream = check(cuda.cuStreamCreate(1))
     handle = int(stream)
@@ -166,8 +158,8 @@ def test_a_handle_that_means_another_stream_after_the_release(held):
     check(cuda.cuStreamDestroy(again))
 
 
-def test_a_stream_that_captures_cannot_be_identified(held, foreign):
-    _, hold = held
+def test_a_stream_that_captures_cannot_be_identified(four_and_hold, foreign):
+    _, hold = four_and_hold
     stream = at(foreign())
     with Capture(stream), pytest.raises(Refused, match="captur", check=lambda error: error.kind == CAPTURING):
         hold.hold_stream(stream.handle)
@@ -177,8 +169,8 @@ def test_a_stream_that_captures_cannot_be_identified(held, foreign):
 
 
 @pytest.mark.parametrize("default", [0, LEGACY, PER_THREAD])
-def test_default_streams(held, default):
-    b, hold = held
+def test_default_streams(four_and_hold, default):
+    b, hold = four_and_hold
     block = b.alloc(b.S)
     hold.hold_stream(default)
     for _ in range(3):
@@ -197,8 +189,8 @@ def test_default_streams(held, default):
 
 # ------------------------------------------------------------------------------------------------ discipline
 @pytest.mark.parametrize("first", ["prepare", "hold", "allocate"])
-def test_a_use_leaves_a_stream_ordinary_and_an_allocation_makes_it_opaque(held, foreign, first):
-    b, hold = held
+def test_a_use_leaves_a_stream_ordinary_and_an_allocation_makes_it_opaque(four_and_hold, foreign, first):
+    b, hold = four_and_hold
     block, stream = b.alloc(b.S), foreign()
     if first == "prepare":
         hold.finish(hold.prepare(stream, read=[block.ptr]))
@@ -216,8 +208,8 @@ def test_a_use_leaves_a_stream_ordinary_and_an_allocation_makes_it_opaque(held, 
 
 
 @pytest.mark.parametrize("allocated", [True, False])
-def test_unrecorded_work_counts_once_memory_was_allocated_there(held, foreign, allocated):
-    b, hold = held
+def test_unrecorded_work_counts_once_memory_was_allocated_there(four_and_hold, foreign, allocated):
+    b, hold = four_and_hold
     block, stream = b.alloc(b.S), foreign()
     hold.hold_stream(stream)
     with hold.use(stream, write=[block.ptr]):
@@ -232,9 +224,9 @@ def test_unrecorded_work_counts_once_memory_was_allocated_there(held, foreign, a
     b.runtime.reap_pending()
 
 
-def test_a_known_handle_is_not_trusted_once_its_registration_is_another_ones(held):
+def test_a_known_handle_is_not_trusted_once_its_registration_is_another_ones(four_and_hold):
     """The stream's place in every clock is used again, by a stream that is known to live."""
-    b, hold = held
+    b, hold = four_and_hold
     block = b.alloc(b.S)
     stream = check(cuda.cuStreamCreate(1))
     handle = int(stream)
@@ -260,8 +252,8 @@ def test_a_known_handle_is_not_trusted_once_its_registration_is_another_ones(hel
 
 @pytest.mark.parametrize("default", [0, LEGACY, PER_THREAD])
 @pytest.mark.parametrize("how", ["prepare", "hold"])
-def test_default_streams_are_opaque_whatever_names_them_first(held, default, how):
-    b, hold = held
+def test_default_streams_are_opaque_whatever_names_them_first(four_and_hold, default, how):
+    b, hold = four_and_hold
     block = b.alloc(b.S)
     b.use(b.T, (block, "read"))                         # not new any more
     if how == "hold":
@@ -274,9 +266,9 @@ def test_default_streams_are_opaque_whatever_names_them_first(held, default, how
     assert b.ordered(late, b.U)
 
 
-def test_a_blocking_capture_survives_a_use_on_the_legacy_stream(held):
+def test_a_blocking_capture_survives_a_use_on_the_legacy_stream(four_and_hold):
     """A query of the legacy stream's id would invalidate it, and so would a wait."""
-    b, known = held
+    b, known = four_and_hold
     block = b.alloc(b.S)
     known.finish(known.prepare(LEGACY, read=[block.ptr]))
     b.use(b.T, (block, "write"))
@@ -296,9 +288,9 @@ def test_a_blocking_capture_survives_a_use_on_the_legacy_stream(held):
 
 
 @pytest.mark.parametrize("open_use", [True, False])
-def test_a_promise_ends_with_the_close_at_once(held, driver, foreign, open_use):
+def test_a_promise_ends_with_the_close_at_once(four_and_hold, driver, foreign, open_use):
     """The caller may destroy the stream from then on."""
-    b, hold = held
+    b, hold = four_and_hold
     block, stream, other = b.alloc(b.S), foreign(), Hold(b.runtime)
     other.hold_stream(stream)
     opened = other.prepare(b.T.handle, read=[block.ptr]) if open_use else 0
@@ -338,8 +330,8 @@ def test_work_on_a_kept_stream_is_found_after_its_end(four, end, again):
         check(cuda.cuStreamDestroy(made))
 
 
-def test_a_stream_is_not_unregistered_while_a_use_waits_to_be_opened_there(held, foreign):
-    b, hold = held
+def test_a_stream_is_not_unregistered_while_a_use_waits_to_be_opened_there(four_and_hold, foreign):
+    b, hold = four_and_hold
     block, stream = b.alloc(b.S), foreign()
     hold.hold_stream(stream)
     hold.finish(hold.prepare(stream, read=[block.ptr]))
@@ -356,8 +348,8 @@ def test_a_stream_is_not_unregistered_while_a_use_waits_to_be_opened_there(held,
     b.runtime.unregister_stream(stream, successor=b.S)
 
 
-def test_kept_default_streams_of_ended_threads_are_not_counted(held):
-    b, hold = held
+def test_kept_default_streams_of_ended_threads_are_not_counted(four_and_hold):
+    b, hold = four_and_hold
     block = b.alloc(b.S)
     hold.finish(hold.prepare(PER_THREAD, read=[block.ptr], flags=KEEPS_STREAM))
     with pytest.raises(Refused, match="is not held"):

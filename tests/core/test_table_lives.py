@@ -21,14 +21,6 @@ from xlogmem.sim.kernels import check
 pytestmark = pytest.mark.simulator
 
 
-@pytest.fixture
-def held(four):
-    b = four()
-    hold = Hold(b.runtime)
-    yield b, hold
-    hold.close()
-
-
 # ------------------------------------------------------------------------------------------------ holds
 @pytest.mark.parametrize("end", ["finish", "cancel"])
 @pytest.mark.parametrize("resource", [None, PoolMemoryResource])
@@ -122,12 +114,12 @@ def test_windows_go_back_to_the_runtime(four):
 
 
 @pytest.mark.parametrize("end", ["finish", "cancel"])
-def test_the_owner_of_adopted_memory_is_dropped_after_a_use(held, end):
+def test_the_owner_of_adopted_memory_is_dropped_after_a_use(four_and_hold, end):
     """Without another call to the runtime."""
     class Owner:
         pass
 
-    b, hold = held
+    b, hold = four_and_hold
     owner = Owner()
     gone = weakref.ref(owner)
     memory = int(check(cuda.cuMemAlloc(64)))
@@ -142,8 +134,8 @@ def test_the_owner_of_adopted_memory_is_dropped_after_a_use(held, end):
 
 
 # ------------------------------------------------------------------------------------------------ threads
-def test_a_conflicting_use_waits_for_another_thread(held):
-    b, hold = held
+def test_a_conflicting_use_waits_for_another_thread(four_and_hold):
+    b, hold = four_and_hold
     block = b.alloc(b.S)
     opened = Beside(lambda: hold.prepare(b.T.handle, write=[block.ptr], flags=ANY_THREAD)).result()
     with pytest.raises(Refused, match="in another use that is still open, on stream",
@@ -159,9 +151,9 @@ def test_a_conflicting_use_waits_for_another_thread(held):
 
 
 @pytest.mark.parametrize("python", [True, False])
-def test_it_waits_without_the_gil(held, python):
+def test_it_waits_without_the_gil(four_and_hold, python):
     """Its caller holds the GIL; the thread that it waits for needs it."""
-    b, hold = held
+    b, hold = four_and_hold
     block = b.alloc(b.S)
     with_gil = ctypes.PYFUNCTYPE(ctypes.c_int, *functions.prepare.argtypes)(
         ctypes.cast(functions.prepare, VOID).value)
@@ -184,9 +176,9 @@ def test_it_waits_without_the_gil(held, python):
 
 
 @pytest.mark.parametrize("flags", [0, ANY_THREAD])
-def test_a_use_whose_thread_has_ended(held, flags):
+def test_a_use_whose_thread_has_ended(four_and_hold, flags):
     """Nothing else will close it, unless another thread may."""
-    b, hold = held
+    b, hold = four_and_hold
     block = b.alloc(b.S)
     opened = Beside(lambda: hold.prepare(b.T.handle, write=[block.ptr], flags=flags)).result()
     operation = b.work(b.T)
@@ -206,8 +198,8 @@ def test_a_use_whose_thread_has_ended(held, flags):
 
 
 # ------------------------------------------------------------------------------------------------ forks
-def test_a_forked_child_refuses_everything(held):
-    b, hold = held
+def test_a_forked_child_refuses_everything(four_and_hold):
+    b, hold = four_and_hold
     block, other = b.alloc(b.S), b.alloc(b.S)
     opened, cancelled = (hold.prepare(b.S.handle, read=[x.ptr]) for x in (block, other))
     hold.hold_stream(b.T.handle)
@@ -227,8 +219,8 @@ def test_a_forked_child_refuses_everything(held):
 
 
 # ------------------------------------------------------------------------------------------------ observers
-def test_a_history_has_them(held):
-    b, hold = held
+def test_a_history_has_them(four_and_hold):
+    b, hold = four_and_hold
     block = b.alloc(b.S)
     with record_history() as recording:
         with hold.use(b.T.handle, write=[block.ptr]):
@@ -237,8 +229,8 @@ def test_a_history_has_them(held):
     assert [event.generation for event in recording.events() if event.kind == "use"] == [block.generation]
 
 
-def test_many_blocks(held):
-    b, hold = held
+def test_many_blocks(four_and_hold):
+    b, hold = four_and_hold
     blocks = [b.alloc(b.S, 64) for _ in range(1000)]
     with hold.use(b.T.handle, write=[block.ptr for block in blocks]):
         operation = b.work(b.T)
@@ -248,9 +240,9 @@ def test_many_blocks(held):
     assert b.waits() <= 3
 
 
-def test_a_recycled_window_remembers_nothing(held):
+def test_a_recycled_window_remembers_nothing(four_and_hold):
     """Flags and waits of the use before."""
-    b, hold = held
+    b, hold = four_and_hold
     block = b.alloc(b.S)
     for flags in (REFUSE_CONFLICTS, ANY_THREAD, 0):
         hold.finish(hold.prepare(b.S.handle, write=[block.ptr], flags=flags))

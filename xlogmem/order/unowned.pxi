@@ -29,7 +29,6 @@ cdef void disown_locked(OrderState* order, StreamState* stream) noexcept nogil:
     check(order.lock.held(), "the lock is held")
     stream.unowned.store(True)
     stream.lives_by_holds = False
-    stream.holds = 0
     close_cache_locked(order, stream)                   # its handle may mean another stream
 
 

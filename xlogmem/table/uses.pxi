@@ -69,7 +69,6 @@ from xlogmem._core cimport (
     wait_for_block,
 )
 from xlogmem._driver cimport (
-    LEGACY,
     PER_THREAD,
     Scope,
     enter_context,
@@ -371,7 +370,7 @@ cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_acc
     cdef AtOnce done
     cdef int failed
     use[0] = NULL
-    launch.handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
+    launch.handle = <cy.CUstream>named_handle(stream)
     launch.accesses = accesses
     launch.count = count
     launch.flags = flags
@@ -611,7 +610,7 @@ cdef int table_synchronize(xlogmem_runtime* runtime, const xlogmem_access* acces
 cdef int table_hold_stream(xlogmem_runtime* runtime, void* stream, xlogmem_error* error) noexcept nogil:
     cdef RuntimeHold* hold = <RuntimeHold*>runtime
     cdef CoreState* core = hold.core
-    cdef cy.CUstream handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
+    cdef cy.CUstream handle = <cy.CUstream>named_handle(stream)
     cdef StreamState* state = NULL
     cdef bint capturing = False
     cdef Failure failure
@@ -634,7 +633,7 @@ cdef int table_hold_stream(xlogmem_runtime* runtime, void* stream, xlogmem_error
 
 cdef int table_release_stream(xlogmem_runtime* runtime, void* stream, xlogmem_error* error) noexcept nogil:
     cdef RuntimeHold* hold = <RuntimeHold*>runtime
-    cdef cy.CUstream handle = <cy.CUstream>stream if stream != NULL else <cy.CUstream><size_t>LEGACY
+    cdef cy.CUstream handle = <cy.CUstream>named_handle(stream)
     cdef PyThreadState* thread
     cdef Failure failure
     cdef bint entered, held

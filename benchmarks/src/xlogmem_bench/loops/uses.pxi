@@ -82,8 +82,7 @@ cdef class Uses(Rounds):
         self.held = Held((<DeviceBlock>self.blocks[0]).core)
         self.handles = Handles([stream if isinstance(stream, int) else stream.handle for stream in self.streams])
         for block in self.blocks:
-            if c_table.identify(self.held.runtime, <void*>block, &access):
-                raise ValueError
+            c_table.identify(self.held.runtime, <void*>block, &access)
             access.generation = 0 if by_address else access.generation
             self.named.push_back(access)
         if self.span > self.named.size():
