@@ -38,7 +38,7 @@ from xlogmem.interop.buffers import Buffer
 from xlogmem.interop.devices import DeviceState, Watch, asarray, empty, from_numpy, get_device_state
 from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack
 from xlogmem.interop.tokens import BufferToken
-from xlogmem.launch import LaunchRecorder, use
+from xlogmem.launch import Host, LaunchRecorder, host, use
 from xlogmem.resources import (
     AllocationRecord,
     AsyncMemoryResource,
@@ -103,6 +103,7 @@ __all__ = [
     "ForeignMemoryResource",
     "GuardResourceAdaptor",
     "GuardViolation",
+    "Host",
     "LaunchRecorder",
     "LimitingResourceAdaptor",
     "LoggingResourceAdaptor",
@@ -144,6 +145,7 @@ __all__ = [
     "get_device_state",
     "get_include",
     "get_runtime",
+    "host",
     "is_simulated",
     "publish",
     "record_history",

@@ -8,7 +8,7 @@ from xlogmem._base.index cimport AddressIndex
 from xlogmem._base.labels cimport Label
 from xlogmem._base.locks cimport mutex, signal
 from xlogmem._base.modes cimport (
-    ADOPT_UNTRACKED, CACHED, CANCELLED, CAPTURE_WAS_CHECKED, CHECK_CAPTURE, COUNT_CONFLICTS, DONE, FREED, FREEING,
+    ACCESSED, ADOPT_UNTRACKED, CACHED, CANCELLED, CAPTURE_WAS_CHECKED, CHECK_CAPTURE, COUNT_CONFLICTS, DONE, FREED, FREEING,
     HAND_BACK_ALL, HAND_BACK_WRITES, IGNORE_UNTRACKED, KEEP_STREAM_BUSY, LAUNCHED, LIVE, LOCAL, NOT_AT_ONCE,
     NOT_PREPARED, NO_THREAD, RAISE_UNTRACKED, READ, READ_WRITE, REFUSED, REFUSE_CONFLICTS, RELEASE_STREAM, RETIRED,
     UNFINISHED, UNKNOWN_ACCESS, WAIT_FOR_CONFLICTS, WAIT_OR_COUNT, WRITE, AccessFlags, AfterCall, AtOnce, CaptureCheck,
@@ -68,6 +68,7 @@ cdef cppclass Block:
     uint64_t ptr
     size_t nbytes
     bint adopted                # foreign memory: its owner is dropped instead of a free
+    bint host_accessible        # the host can read and write it: page-locked or managed memory
     uint32_t pins               # exports that are not released: not freed before, as in a window
     vector[ExportedStream] exports
     uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: none
@@ -90,6 +91,7 @@ cdef enum:
     MOST_SETS = 1024
     GROUP = 64                  # blocks of a batch, for which a lock is held without a pause
     NO_HANDLE = ~<size_t>0
+    NO_INDEX = 0xFFFFFFFF       # of a stream: it is none, but a thread of the host
 
 
 cdef struct CachedSize:
@@ -138,6 +140,7 @@ cdef struct Range:
     StreamState* stream         # where the owner's work on it was queued; NULL: it is ready on every stream
     void* owner                 # a Python object that is held for it; NULL: none
     Label* tag                  # NULL: none
+    bint host_accessible
 
 
 cdef struct Piece:
@@ -223,6 +226,12 @@ cdef cppclass Window:
     uint32_t site               # where in the program
 
 
+cdef cppclass HostThread:
+    # A thread that accesses memory itself: see core/host.pxi.
+    StreamState as_stream       # in the windows of its accesses
+    uint64_t thread             # its number
+
+
 cdef struct Marker:
     # Bytes that were freed on a stream: complete once the host is ordered after the position.
     uint64_t position
@@ -298,6 +307,7 @@ cdef cppclass CoreState:
     uint32_t overtakers                 # of these
     uint64_t searches
     vector[Window*] stuck               # scratch
+    vector[HostThread*] host_threads    # that have accessed memory
     vector[StreamCache*] caches         # open and closed
     uint64_t cached_allocations         # from caches that were closed
     flag wants_cache                    # a stream had none: see `add_cache`
@@ -334,6 +344,7 @@ cdef int free_many(CoreState* core, Piece* pieces, size_t count, StreamState* st
 cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream, Label* stack,
                     Failure* failure) except -1 nogil
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef int prepare_on_host(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                     uint32_t access) except -1 nogil
@@ -359,6 +370,7 @@ cdef int drain(CoreState* core) except -1 nogil
 # With the GIL, and without waiting for anything.  They return an `AtOnce`; see core/at_once.pxi.
 cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) except -1
 cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef int prepare_on_host_at_once(CoreState* core, Window* window, Failure* failure) except -1
 cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil
 cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1
@@ -432,6 +444,11 @@ cdef void return_window(CoreState* core, Window* window) noexcept nogil
 # For finalizers: no lock, no driver call.
 cdef void defer_free(CoreState* core, Block* block) noexcept nogil
 cdef void abandon(CoreState* core, Window* window) noexcept nogil
+
+cdef inline bint is_host(StreamState* stream) noexcept nogil:
+    """True if what a window has for its stream stands for a thread: see core/host.pxi."""
+    return stream.index == <uint32_t>NO_INDEX
+
 
 cdef inline bint is_still_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil:
     """Whether the block still has this generation.  One that only a cache knows is brought in."""

@@ -18,7 +18,8 @@ cdef enum LockLevel:
 
 cdef enum MemoryKind:
     DEVICE_MEMORY               # or the driver cannot say
-    HOST_MEMORY                 # page-locked
+    HOST_MEMORY                 # page-locked, or pageable memory that the device reaches
+    MANAGED_MEMORY
     NO_MEMORY                   # nothing is allocated there
     BEYOND_MEMORY               # the range ends behind the allocation in which it begins
 

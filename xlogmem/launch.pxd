@@ -20,7 +20,7 @@ cdef class Together:
 cdef class LaunchRecorder:
     cdef object (*call)(PyObject*, PyObject**, size_t, PyObject*)   # for `with`: see launch/with.pxi
     cdef readonly Core runtime
-    cdef readonly Stream stream
+    cdef readonly Stream stream     # None: the host, in an access
     cdef readonly bint preflighted
     cdef bint done
     cdef bint cancelled         # and nothing was launched

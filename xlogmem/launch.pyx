@@ -11,7 +11,7 @@ called once on entry and once on exit, both times with the GIL where nothing has
 from cpython.ref cimport PyObject
 
 
-__all__ = ["LaunchRecorder", "use"]
+__all__ = ["Host", "LaunchRecorder", "host", "use"]
 
 cdef enum:
     READ_ACCESS = 1                         # CU_MEM_ACCESS_FLAGS_PROT_READ
@@ -25,6 +25,7 @@ cdef extern from "Python.h":
 
 include "launch/windows.pxi"    # windows owned by recorders
 include "launch/recorder.pxi"   # LaunchRecorder: record, prepare, finish
+include "launch/host.pxi"       # accesses by the host
 include "launch/arguments.pxi"  # from arguments to block identities
 include "launch/untracked.pxi"  # policies for untracked memory
 include "launch/elsewhere.pxi"  # launches with blocks of several devices

@@ -21,6 +21,7 @@ cdef enum FailureKind:
     BLOCK_IS_CONTESTED          # generation, argument, stream, thread: a conflicting window is open on another stream
     BLOCK_IS_AWAITED            # the same: a conflicting window waits longer
     WAIT_IS_CIRCULAR            # the same: to wait for that window would never end
+    BLOCK_IS_ON_DEVICE          # generation, argument: the host cannot reach it
     DEVICE_IS_LOST
     PROCESS_WAS_FORKED
     PYTHON_RAISED               # exception (an owned reference), code: out of memory, a sticky one, or unknown
@@ -73,6 +74,7 @@ cdef tuple error_name(cy.CUresult code)
 cdef object class_of(Failure* failure)
 cdef enum:
     LOST = 1                    # among the marks of a runtime: see `CoreState`
+    ON_HOST = 0xFFFFFFFF        # in place of a stream's number, as in a history
 
 # A call may come from a finalizer, while an exception is under way: code that takes the GIL in the call sets the
 # exception aside meanwhile.

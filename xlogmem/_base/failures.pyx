@@ -48,6 +48,7 @@ cdef dict ADVICE = {
     BLOCK_IS_CONTESTED: ". Leave that one first, or pass on_conflict='wait'",
     WAIT_IS_CIRCULAR: ", so that this one would wait for ever. Leave that one first, or name the memory of both "
                       "launches in one use()",
+    BLOCK_IS_ON_DEVICE: ". Copy it (Buffer.to_numpy), or use page-locked or managed memory that the runtime has adopted",
     DEVICE_IS_LOST: ": the process has to start again",
     PROCESS_WAS_FORKED: START_WORKERS,
 }
@@ -184,16 +185,11 @@ cdef void write_sentence(Failure* failure, char* text, size_t size) noexcept nog
     elif failure.kind == BLOCK_IS_STALE:
         snprintf(text, size, "block %llu was freed, and cannot be used any more",
                  <unsigned long long>failure.generation)
-    elif failure.kind == BLOCK_IS_CONTESTED:
-        snprintf(text, size, "block %llu is in another use that is still open, on stream %llu",
-                 <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
-    elif failure.kind == BLOCK_IS_AWAITED:
-        snprintf(text, size, "block %llu is wanted by another use, which waits longer, on stream %llu",
-                 <unsigned long long>failure.generation, <unsigned long long>failure.other_stream)
-    elif failure.kind == WAIT_IS_CIRCULAR:
-        snprintf(text, size, "block %llu is in another use that is still open, on stream %llu, and cannot be left "
-                 "while this one on stream %llu waits for it", <unsigned long long>failure.generation,
-                 <unsigned long long>failure.other_stream, <unsigned long long>failure.stream)
+    elif failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
+        format_conflict(failure, text, size)
+    elif failure.kind == BLOCK_IS_ON_DEVICE:
+        snprintf(text, size, "block %llu is device memory, which the host cannot read or write",
+                 <unsigned long long>failure.generation)
     elif failure.kind == STREAM_IS_CAPTURING:
         snprintf(text, size, "stream %llu is capturing a graph", <unsigned long long>failure.stream)
     elif failure.kind == SOURCE_IS_CAPTURING:
@@ -219,6 +215,36 @@ cdef void write_sentence(Failure* failure, char* text, size_t size) noexcept nog
         snprintf(text, size, "%s", FORKED_TEXT)
     else:
         snprintf(text, size, "a failure without a kind (%d)", <int>failure.kind)
+
+
+cdef void format_conflict(Failure* failure, char* text, size_t size) noexcept nogil:
+    cdef char[32] stream
+    cdef char[32] other
+    write_stream(failure.stream, stream, sizeof(stream))
+    write_stream(failure.other_stream, other, sizeof(other))
+    if failure.kind == BLOCK_IS_CONTESTED:
+        snprintf(text, size, "block %llu is in another use that is still open, on %s",
+                 <unsigned long long>failure.generation, other)
+    elif failure.kind == BLOCK_IS_AWAITED:
+        snprintf(text, size, "block %llu is wanted by another use, which waits longer, on %s",
+                 <unsigned long long>failure.generation, other)
+    else:
+        snprintf(text, size, "block %llu is in another use that is still open, on %s, and cannot be left while this "
+                 "one on %s waits for it", <unsigned long long>failure.generation, other, stream)
+
+
+cdef void write_stream(uint64_t number, char* text, size_t size) noexcept nogil:
+    """Write where a use is: on a stream, or on the host."""
+    if number == <uint64_t>ON_HOST:
+        snprintf(text, size, "the host")
+    else:
+        snprintf(text, size, "stream %llu", <unsigned long long>number)
+
+
+cdef str name_of_stream(uint64_t number):
+    cdef char[32] text
+    write_stream(number, text, sizeof(text))
+    return text.decode()
 
 
 cdef void format_budget(Budget* budget, char* text, size_t size) noexcept nogil:
@@ -371,11 +397,11 @@ cdef int warn_of_window(Failure* seen, uint64_t waited, Failure* failure) except
         set_aside(&exception)
         try:
             warn(
-                f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on stream {seen.stream}: "
-                f"block {seen.generation} "
-                + (f"is in another use that is still open, on stream {seen.other_stream}, in "
+                f"{thread_name(seen.thread)} has waited for {waited / 1000:.0f} s to launch on "
+                f"{name_of_stream(seen.stream)}: block {seen.generation} "
+                + (f"is in another use that is still open, on {name_of_stream(seen.other_stream)}, in "
                    f"{thread_name(seen.other_thread)}. Leave that one" if seen.kind == BLOCK_IS_CONTESTED else
-                   f"is wanted by another use, which waits longer, on stream {seen.other_stream}, in "
+                   f"is wanted by another use, which waits longer, on {name_of_stream(seen.other_stream)}, in "
                    f"{thread_name(seen.other_thread)}"),
                 BlockingWindowWarning)
         except BaseException as error:
@@ -397,6 +423,8 @@ cdef object class_of(Failure* failure):
         return DriverError
     if failure.kind == BLOCK_IS_STALE:
         return UseAfterFreeError
+    if failure.kind == BLOCK_IS_ON_DEVICE:
+        return TypeError
     return SystemError if failure.kind == NO_FAILURE else StreamMisuseError
 
 

@@ -18,6 +18,7 @@ cdef enum Outcome:
     LAUNCHED                    # or may have been
     CANCELLED
     NOT_PREPARED                # the waits could not be queued
+    ACCESSED                    # by the host, which is done: nothing is filed
 
 cdef enum HandBack:
     HAND_BACK_ALL

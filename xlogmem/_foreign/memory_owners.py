@@ -24,4 +24,7 @@ def find_memory_owner(what: Any) -> Any:
         return pointer if owner is None else owner
     if library == "torch" and callable(getattr(what, "untyped_storage", None)):
         return what.untyped_storage()
+    if library == "numpy":                              # a view has the array that made the allocation, or another view
+        while library_of(getattr(what, "base", None)) == "numpy":
+            what = what.base
     return what

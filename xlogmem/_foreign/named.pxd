@@ -12,6 +12,7 @@ cdef struct Extent:
     uint64_t last               # of the highest
     bint sized                  # False: a bare address; `last` is `first`
     bint read_only              # the object says that it must not be written
+    bint on_host                # page-locked memory
     int device_id               # of the device; -1: not said
 
 

@@ -1,7 +1,8 @@
 """Memory of other libraries' objects: the one reader of arguments that are not xlogmem's own.
 
 `use`, `adopt` and `find_block` use the extents that are read here.  Nothing is held, consumed, ordered or copied, and
-the driver is not called; the code of the other library runs, and its answers are checked before they are used.
+the driver is called only to learn if host memory is page-locked; the code of the other library runs, and its answers
+are checked before they are used.
 
 An object may offer several descriptions of the same memory; the first of these is read:
 
@@ -12,22 +13,24 @@ An object may offer several descriptions of the same memory; the first of these 
 4. ``__dlpack__``, after ``__dlpack_device__``, with ``stream=-1``: the producer orders nothing, and its capsule is
    dropped unconsumed (cuda.core's ``Buffer``);
 5. ``CUdeviceptr`` of cuda.bindings: a bare address;
-6. ``handle`` or ``ptr``, where the object has a size too: CuPy's ``MemoryPointer``, Numba's pointers.  An object that
+6. the buffer protocol (NumPy): host memory;
+7. ``handle`` or ``ptr``, where the object has a size too: CuPy's ``MemoryPointer``, Numba's pointers.  An object that
    has a pointer and no size may be a stream, an event or a kernel;
-7. ``__index__``: a bare address.
+8. ``__index__``: a bare address.
 
-Host memory is refused, by a message that says so.  An object without elements names no memory, whatever its address is.
+Host memory is read where it is page-locked, and pageable memory is refused by a message that says so.  An object without elements names no memory, whatever its address is.
 """
 
 cdef bint name_memory(object what, str where, Extent* extent) except -1:
     """Fill in the memory that an object names.  False if the object has no elements; then `extent` has no meaning.
 
-    Raises TypeError for host memory and for an object that is not memory, ValueError for a number that is not an
+    Raises TypeError for pageable host memory and for an object that is not memory, ValueError for a number that is not an
     address, and TypeError, ValueError or BufferError for an object that contradicts itself; each message begins with
     `where`, or names the capsule.
     """
     extent.read_only = False
     extent.sized = False
+    extent.on_host = False
     extent.device_id = -1
     if isinstance(what, int):
         return name_address(what, what, where, extent)

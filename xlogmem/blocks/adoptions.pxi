@@ -82,8 +82,8 @@ cdef int forget_ended(Core core) except -1:
 
 
 cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home, Found* found) except -1:
-    """Track memory as long as its owner lives; `home` is the stream on which its library works.  Memory inside a
-    tracked block resolves to that block."""
+    """Track memory as long as its owner lives; `home` is the stream on which its library works, unless it is page-locked
+    memory of a library that queues nothing.  Memory inside a tracked block resolves to that block."""
     cdef Adoption adoption
     cdef DeviceBlock handle = adopt_range(core, extent.first, bytes_of(extent), home, None, None)
     forget_ended(core)
@@ -91,7 +91,8 @@ cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home,
     found.generation = handle.generation
     if handle.owned.item == NULL:
         return 0
-    core.export_block(handle, home.state, True, NULL)
+    if not extent.on_host:
+        core.export_block(handle, home.state, True, NULL)
     adoption = Adoption.__new__(Adoption)
     adoption.core = weakref.ref(core)
     adoption.block = handle.block

@@ -16,6 +16,7 @@ from xlogmem.errors import StaleBufferError, StreamMisuseError, XlogmemError
 from xlogmem._base.cpp cimport vector
 from xlogmem._base.failures cimport (
     BLOCK_IS_AWAITED,
+    BLOCK_IS_ON_DEVICE,
     BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
     LOST,
@@ -148,7 +149,8 @@ cdef class Core:
     cdef int fail(self, Failure* failure, str what, str where="") except -1:
         """Raise the failure that an operation reported; `where` begins the message."""
         self.drop_owners()
-        if failure.kind in (BLOCK_IS_STALE, BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
+        if failure.kind in (BLOCK_IS_STALE, BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR,
+                            BLOCK_IS_ON_DEVICE):
             words = described(self, failure.generation, f"block {failure.generation}")
             lines = recorded_lines(failure.generation)
             try:

@@ -170,6 +170,8 @@ cdef int delete_tables(CoreState* core) except -1:
         del core.blocks[i]
     for i in range(core.windows.size()):
         del core.windows[i]
+    for i in range(core.host_threads.size()):
+        del core.host_threads[i]
     for i in range(core.caches.size()):
         forget_at_forks(&core.caches[i].cache_lock)
         del core.caches[i]

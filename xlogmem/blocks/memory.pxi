@@ -35,7 +35,7 @@ from xlogmem._core cimport (
     free_into_cache,
     keep_stack_of_free,
 )
-from xlogmem._driver cimport DEVICE_MEMORY, HOST_MEMORY, NO_MEMORY, MemoryKind, kind_of_memory
+from xlogmem._driver cimport BEYOND_MEMORY, DEVICE_MEMORY, NO_MEMORY, MemoryKind, kind_of_memory
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._order cimport StreamState
 from xlogmem.resources.base cimport Allocation, start_call_on
@@ -262,26 +262,22 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
     cdef Found found
     cdef uint64_t address
     cdef size_t size, allocated = 0
-    cdef MemoryKind kind
+    cdef MemoryKind kind = DEVICE_MEMORY
     cdef cy.CUdevice device = core.ordering.context.device
     ptr, nbytes = check_range(ptr, nbytes)
     address, size = ptr, nbytes
     if not core.find(address, &found) and not core.state.marks.load() & LOST:
         with nogil:
             kind = kind_of_memory(device, address, size, &allocated)
-        if kind != DEVICE_MEMORY:
+        if kind in (NO_MEMORY, BEYOND_MEMORY):
             refuse_memory(kind, address, size, allocated)
-    return adopt_device_range(core, ptr, nbytes, stream, owner, tag)
+    return adopt_known_range(core, (ptr, nbytes), (stream, owner, tag), kind != DEVICE_MEMORY)
 
 
 cdef int refuse_memory(MemoryKind kind, uint64_t address, size_t nbytes, size_t allocated) except -1:
-    if kind == HOST_MEMORY:
-        raise TypeError(f"adopt: {address:#x} is an address of host memory: xlogmem orders streams, and the host reads "
-                        "and writes that memory by itself. Name the device memory that it is copied to or from, and "
-                        "synchronize before the host uses it again")
     if kind == NO_MEMORY:
-        raise ValueError(f"adopt: address {address:#x} is not memory of a device: the driver knows no allocation "
-                         "there. Was it freed, or is it a number of something else?")
+        raise ValueError(f"adopt: address {address:#x} is not memory of a device, nor page-locked: the driver knows no "
+                         "allocation there. Was it freed, or is it a number of something else?")
     raise ValueError(f"adopt: {bytes_in_words(nbytes)} at {address:#x} are more than there is: the allocation ends "
                      f"after {bytes_in_words(allocated)}")
 
@@ -295,13 +291,21 @@ cdef tuple check_range(object ptr, object nbytes):
 
 
 cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
+    return adopt_known_range(core, (ptr, nbytes), (stream, owner, tag), False)
+
+
+cdef DeviceBlock adopt_known_range(Core core, tuple range_, tuple options, bint host_accessible):
+    """Adopt a range of memory; `options` are the stream, the owner and the tag."""
     cdef Range memory
     cdef Found found
     cdef Failure failure
     cdef Stream home = None
     cdef DeviceBlock handle
     cdef int failed
-    memory.ptr, memory.nbytes = check_range(ptr, nbytes)
+    ptr, nbytes = check_range(range_[0], range_[1])
+    stream, owner, tag = options
+    memory.ptr, memory.nbytes = ptr, nbytes
+    memory.host_accessible = host_accessible
     memory.stream = NULL
     memory.owner = NULL
     memory.tag = label_of_tag(tag)

@@ -52,7 +52,7 @@ cdef inline Block* new_block_locked(CoreState* core, Allocation* given) noexcept
     block.resource_block = given.resource_block
     block.tag = held(given.tag)
     block.freed_by = NULL
-    block.adopted = False
+    block.adopted = block.host_accessible = False
     block.windows = block.writers = 0
     block.pins = 0
     block.writer = 0
@@ -334,6 +334,7 @@ cdef int adopt_locked(CoreState* core, Range* memory, Found* result, Failure* fa
     foreign.tag = memory.tag
     block = new_block_locked(core, &foreign)
     block.adopted = True
+    block.host_accessible = memory.host_accessible
     block.owner = memory.owner
     if core.watched & BY_HISTORY:
         note_block(core, BLOCK_ADOPTED, block, block.stream)

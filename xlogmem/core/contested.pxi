@@ -378,6 +378,8 @@ cdef int query_stream(CoreState* core, Window* window, Failure* failure) except 
     """Do as `refuse_stream`, for a stream that has no window yet: the stream is not unregistered before the query
     returns."""
     cdef int failed = 1
+    if is_host(window.stream):
+        return 0
     core.order.lock.lock()
     if not window.stream.alive:
         fail_stream(failure, STREAM_IS_DEAD, window.stream.number)
@@ -415,11 +417,13 @@ cdef int look_up(CoreState* core, Window* window, uint64_t waited, Failure* fail
 cdef void file_ended_locked(CoreState* core, Window* window) noexcept nogil:
     """File the window of a `prepare_block_use` whose thread has ended; it has no recorder that could be dropped.  Its
     launch is on the stream by now, so it is filed here like work without a window, and no thread waits for it any
-    longer; a `finish_block_use` that comes later reports this."""
+    longer; a `finish_block_use` that comes later reports this.  An access of the host has ended with its thread."""
     check(core.order.lock.held(), "the lock is held")
-    cdef uint64_t position = advance(window.stream)
+    cdef uint64_t position
     cdef size_t i
-    for i in range(window.uses.size()):
-        file_access(window.uses[i].block, window.stream, window.uses[i].access, position)
+    if not is_host(window.stream):
+        position = advance(window.stream)
+        for i in range(window.uses.size()):
+            file_access(window.uses[i].block, window.stream, window.uses[i].access, position)
     window.thread = NO_THREAD
     wake_after_close_locked(core, window)

@@ -83,7 +83,7 @@ cdef int drain_windows(CoreState* core) except -1 nogil:
     while window != NULL:
         following = window.next
         core.counters.abandoned += 1
-        if file_window_locked(core, window, LAUNCHED):
+        if file_window_locked(core, window, ACCESSED if is_host(window.stream) else LAUNCHED):
             rest.push_back(window)
         else:
             return_window(core, window)

@@ -266,7 +266,7 @@ cdef inline int open_uses_locked(CoreState* core, Window* window, Failure* failu
         return 1
     if unlikely(may_be_contested_locked(core, window)) and refuse_contested_locked(core, window, failure):
         return 1
-    query.stream = stream
+    query.stream = waiting_stream(stream)
     query.operation = order.operations
     query.dependencies = &window.dependencies
     query.snapshot = &window.snapshot
@@ -279,6 +279,13 @@ cdef inline int open_uses_locked(CoreState* core, Window* window, Failure* failu
             use.end = window.snapshot.size()
         open_on(window, use)
     return 0
+
+
+cdef inline StreamState* waiting_stream(StreamState* stream) noexcept nogil:
+    """What has to wait before a window's work: its stream, or the host (NULL)."""
+    if unlikely(is_host(stream)):
+        return NULL
+    return stream
 
 
 cdef inline void open_on(Window* window, Use* use) noexcept nogil:
@@ -301,18 +308,19 @@ cdef inline void close_on(Use* use) noexcept nogil:
 
 
 cdef int queue_waits_unlocks(OrderState* order, Window* window, Failure* failure) except -1 nogil:
-    """Order the launch stream after all dependencies.  A source that a launch had to wait for records its next commits
+    """Order the launch stream, or the host, after all dependencies.  A source that a launch had to wait for records its next commits
     at once, so that the next waits cover less work."""
     check(order.lock.held(), "the lock is held")
+    cdef StreamState* stream = waiting_stream(window.stream)
     cdef size_t i
     cdef int failed = 0
     order.in_flight += 1
     if unlikely(order.is_recorded):
         note_needs_locked(order, window)
     if window.dependencies.size() > 1:
-        failed = refuse_capturing_sources_unlocks(order, window.stream, &window.dependencies, failure)
+        failed = refuse_capturing_sources_unlocks(order, stream, &window.dependencies, failure)
     if not failed:
-        failed = order_all_unlocks(order, window.stream, &window.dependencies, failure)
+        failed = order_all_unlocks(order, stream, &window.dependencies, failure)
     if not failed:
         for i in range(window.dependencies.size()):
             if window.dependencies[i].kind != ALLOCATED:

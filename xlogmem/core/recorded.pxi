@@ -237,7 +237,7 @@ cdef inline void note_opening(Window* window) noexcept nogil:
 
 cdef void report_opening(CoreState* core, Window* window) noexcept nogil:
     """Report a window that was opened on a runtime with marks."""
-    if hooks != NULL:
+    if hooks != NULL and not is_host(window.stream):    # a check sees by itself that the host waits
         report_window(core, window)
     if core.marks.load() & IS_RECORDED:
         note_opening(window)
@@ -246,9 +246,9 @@ cdef void report_opening(CoreState* core, Window* window) noexcept nogil:
 cdef void report_close_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
     """Report a window that closes; its position is the next one of its stream."""
     check(core.order.lock.held(), "the lock is held")
-    if hooks != NULL:
+    if hooks != NULL and not is_host(window.stream):
         hooks.window_closed(<uint64_t>window, outcome == LAUNCHED)
-    if core.watched & BY_HISTORY and outcome == LAUNCHED:
+    if core.watched & BY_HISTORY and (outcome == LAUNCHED or outcome == ACCESSED):
         note_uses(core.order, window)
 
 
@@ -259,7 +259,8 @@ cdef void note_uses(OrderState* order, Window* window) noexcept nogil:
     cdef uint64_t steps = (now - window.opened_at) // <uint64_t>TICKS_OF_A_STEP if window.opened_at else 0
     cdef size_t i
     event.other = <uint32_t>min(steps, <uint64_t>0xFFFFFFFE)
-    event.position = <uint32_t>(window.stream.count + <bint>window.stream.alive)
+    if not is_host(window.stream):
+        event.position = <uint32_t>(window.stream.count + <bint>window.stream.alive)
     event.stack = window.site if window.opened_at else <uint32_t>0
     window.opened_at = 0
     for i in range(window.uses.size()):

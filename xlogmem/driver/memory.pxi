@@ -100,13 +100,13 @@ cdef MemoryKind kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nb
     if process_was_forked() or cy.cuPointerGetAttributes(4, attributes, answers, ptr) != cy.CUDA_SUCCESS:
         return DEVICE_MEMORY                            # it cannot say
     if kind == 0 and not managed:
-        return DEVICE_MEMORY if may_be_pageable(device, ptr) else NO_MEMORY
-    if kind == <unsigned int>cy.CU_MEMORYTYPE_HOST and not managed:
-        return HOST_MEMORY
+        return HOST_MEMORY if may_be_pageable(device, ptr) else NO_MEMORY
     if 0 < size < ptr - start + nbytes:
         allocated[0] = size - (ptr - start)
         return BEYOND_MEMORY
-    return DEVICE_MEMORY
+    if managed:
+        return MANAGED_MEMORY
+    return HOST_MEMORY if kind == <unsigned int>cy.CU_MEMORYTYPE_HOST else DEVICE_MEMORY
 
 
 cdef bint may_be_pageable(cy.CUdevice device, cy.CUdeviceptr ptr) except -1 nogil:

@@ -93,7 +93,10 @@ cdef LaunchRecorder recorder_in(LaunchRecorder recorder, Core core):
     for other in together.others:
         if other.runtime is core:
             return other
-    if together.named is not None and core.device_id == together.own_stream.ordering.context.device_id:
+    if recorder.stream is None:
+        other = LaunchRecorder.__new__(LaunchRecorder)
+        begin_access(other, core)
+    elif together.named is not None and core.device_id == together.own_stream.ordering.context.device_id:
         other = record_on(core.stream_of(together.named))       # its own device may have several runtimes
     else:
         other = record_on(core.stream_for_use(together.own_stream))
@@ -172,11 +175,13 @@ cdef int refuse_inaccessible(LaunchRecorder recorder, Stream own_stream) except 
     cdef Request* request
     cdef uint64_t ptr = 0
     cdef size_t i
-    cdef bint adopted = False
+    cdef bint adopted = False, on_host = False
     for i in range(recorder.window.requests.size()):
         request = &recorder.window.requests[i]
-        if not place_of(core, request, &ptr, &adopted) or (core.accessible & bit and not adopted):
+        if not place_of(core, request, &ptr, &adopted, &on_host) or (core.accessible & bit and not adopted):
             continue                                    # stale: the preflight says so
+        if on_host:                                     # page-locked and managed memory is every device's
+            continue
         changed = accesses_changed
         if (refuse_inaccessible_block(recorder, request, ptr, own_stream) and not adopted and hands_out_one_kind(core)
                 and changed == accesses_changed):
@@ -190,8 +195,9 @@ cdef str describe_request(Core core, Request* request):
     return words or f"block {request.generation}"
 
 
-cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* adopted) noexcept:
-    """Find the address of a block, and if it is adopted.  False if the slot has another block by now."""
+cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* adopted, bint* on_host) noexcept:
+    """Find the address of a block, if it is adopted, and if the host reaches it.  False if the slot has another block
+    by now."""
     cdef Block* block
     cdef bint there = False
     with nogil:
@@ -201,7 +207,7 @@ cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* adopted) no
             bring_in_locked(&core.state, block, request.generation)
             there = is_still_locked(&core.state, block, request.generation)
         if there:
-            ptr[0], adopted[0] = block.ptr, block.adopted
+            ptr[0], adopted[0], on_host[0] = block.ptr, block.adopted, block.host_accessible
         core.state.order.lock.unlock()
     return there
 
@@ -216,7 +222,7 @@ cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, u
     cdef cy.CUmemoryPool pool = NULL
     cdef Failure failure
     cdef bint enabled = is_peer_enabled(device, peer)
-    cdef bint adopted
+    cdef bint adopted, on_host
     with nogil:
         failed = peer_access_of(stream.context, device, ptr, &allowed, &failure)
         if not failed and allowed & needed != needed and enabled:
@@ -224,7 +230,8 @@ cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, u
             if pool != NULL:
                 failed = (pool_open_to(pool, device, &failure)
                           or peer_access_of(stream.context, device, ptr, &allowed, &failure))
-    if (failed or allowed & needed != needed) and not place_of(recorder.runtime, request, &ptr, &adopted):
+    if (failed or allowed & needed != needed) and not place_of(recorder.runtime, request, &ptr, &adopted,
+                                                                           &on_host):
         return False                                    # another thread has freed it: the preflight says so
     if failed:
         fail_elsewhere(device, &failure)
@@ -284,7 +291,7 @@ cdef int open_in_order(LaunchRecorder recorder, list opened) except -1:
         if other.unsettled is not None:
             other.settle()                          # adopted memory is looked at, too
     for other in in_order(recorder):
-        if other.stream.state.remote and not recorder.together.copies:
+        if other.stream is not None and other.stream.state.remote and not recorder.together.copies:
             refuse_inaccessible(other, recorder.together.own_stream)
     for other in in_order(recorder):
         other.open_here()

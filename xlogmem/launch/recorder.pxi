@@ -9,6 +9,7 @@ from xlogmem._base.failures cimport Failure, raise_failure
 from libc.stdint cimport uint64_t
 
 from xlogmem._core cimport (
+    ACCESSED,
     ADOPT_UNTRACKED,
     CANCELLED,
     COUNT_CONFLICTS,
@@ -113,21 +114,16 @@ cdef class LaunchRecorder:
             raise ValueError(f"handback {handback!r} is unknown; choose all or writes")
         if on_conflict not in ON_CONFLICT:
             raise ValueError(f"on_conflict {on_conflict!r} is unknown; choose wait, raise or count")
-        what = None if isinstance(stream, Stream) else stream
+        if self.window != NULL:
+            raise RuntimeError("a recorder is initialised once")
+        what = None if isinstance(stream, Stream) or stream is host else stream
         if what is not None:
             runtime = runtime if runtime is not None else runtime_of(what)
             stream = runtime.streams.find_at_home(what)
-        named = <Stream>stream
-        if runtime is not None and runtime is not core_of(named):
-            if runtime.device_id == named.ordering.context.device_id:
-                raise StreamMisuseError(f"{stream!r} belongs to another runtime than {runtime!r}")
-            stream = runtime.streams.find_for_use(named)
-        if self.window != NULL:
-            raise RuntimeError("a recorder is initialised once")
-        begin(self, <Stream>stream)
-        if named is not self.stream:
-            self.together.own_stream = named
-            self.together.named = what
+        if stream is host:
+            begin_access(self, runtime if runtime is not None else process_runtime(0))
+        else:
+            begin_on(self, <Stream>stream, runtime, what)
         self.window.untracked = UNTRACKED_CHOICES[untracked]
         self.window.on_conflict = ON_CONFLICT[on_conflict]
         self.window.hand_back = HAND_BACK_ALL if handback == "all" else HAND_BACK_WRITES
@@ -209,6 +205,8 @@ cdef class LaunchRecorder:
             self.settle()
         if self.window.requests.empty():
             self.refuse_busy()
+        elif unlikely(self.stream is None):
+            open_on_host(self)
         else:
             self.busy = True
             done = prepare_at_once(&self.runtime.state, self.window, &failure)
@@ -306,6 +304,8 @@ cdef class LaunchRecorder:
         self.done = True
         if outcome == CANCELLED:
             self.cancelled = True
+        elif unlikely(self.stream is None):
+            outcome = ACCESSED
         held = self.held                                # dropped when everything is filed
         if held is not None:
             self.held = None
@@ -324,7 +324,7 @@ cdef class LaunchRecorder:
             self.finish_slowly()
         if self.window.thread == NO_THREAD:
             raise StreamMisuseError(
-                f"the thread that entered this use on {self.stream!r} ended before the use was left, and launches that "
+                f"the thread that entered this use on {place_of_use(self)} ended before the use was left, and launches that "
                 "waited for it have gone on since: they are ordered after what was on the stream by then, and perhaps "
                 "not after this launch. Enter and leave in threads that live meanwhile, or hold a LaunchRecorder")
         return 0
@@ -342,7 +342,7 @@ cdef class LaunchRecorder:
         with nogil:
             failed = finish_rest(&self.runtime.state, self.window, &failure)
         if failed:
-            self.runtime.fail(&failure, f"handing blocks back after a launch on {self.stream!r}")
+            self.runtime.fail(&failure, f"handing blocks back after a launch on {place_of_use(self)}")
         return self.runtime.drop_owners()
 
     cdef int leave(self) except -1:
@@ -364,8 +364,10 @@ cdef class LaunchRecorder:
         runtime may end before."""
         self.refuse_busy()
         cdef OrderState* order = self.runtime.state.order
-        cdef Stream stream = handle_of(self.stream.ordering, self.stream.state)
-        stream.core = None
+        cdef Stream stream = None
+        if self.stream is not None:
+            stream = handle_of(self.stream.ordering, self.stream.state)
+            stream.core = None
         with nogil:
             order.lock.lock()
             self.window.is_kept = True
@@ -408,23 +410,42 @@ cdef class LaunchRecorder:
 
 cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
     """Begin a recorder with the defaults of `LaunchRecorder`."""
-    cdef Window* window
     if stream.core is None:
         core_of(stream)                                 # finds it, or says why there is none
     recorder.runtime = <Core>stream.core
     recorder.stream = stream
-    window = window_for(recorder.runtime)
-    window.stream = stream.state
+    begin_window(recorder)
+    recorder.window.stream = stream.state
+    if unlikely(stream.state.remote):
+        begin_together(recorder, stream)
+    return 0
+
+
+cdef inline int begin_window(LaunchRecorder recorder) except -1:
+    cdef Window* window = window_for(recorder.runtime)
     window.thread = current_thread()
     window.moved = window.is_kept = False
     window.untracked = RAISE_UNTRACKED
     window.on_conflict = WAIT_FOR_CONFLICTS
     window.hand_back = HAND_BACK_ALL
-    if unlikely(stream.state.remote):
-        begin_together(recorder, stream)
     recorder.window = recorder.owned.item = window
     recorder.owned.object = <void*>recorder.runtime
     recorder.owned.end = end_window
+    return 0
+
+
+cdef int begin_on(LaunchRecorder recorder, Stream named, Core runtime, object what) except -1:
+    """Begin a recorder on a stream, in its own runtime or in that of another device.  `what` is the object that the
+    program gave for it; None: the stream itself."""
+    cdef Stream stream = named
+    if runtime is not None and runtime is not core_of(named):
+        if runtime.device_id == named.ordering.context.device_id:
+            raise StreamMisuseError(f"{named!r} belongs to another runtime than {runtime!r}")
+        stream = runtime.streams.find_for_use(named)
+    begin(recorder, stream)
+    if named is not stream:
+        recorder.together.own_stream = named
+        recorder.together.named = what
     return 0
 
 

@@ -14,6 +14,9 @@ from xlogmem.blocks cimport adopt_while_owned
 from xlogmem.streams cimport Stream
 
 
+cdef str TRACK_ON_HOST = ("Track page-locked memory with xlogmem.get_runtime().adopt(x) where it is made, and keep the "
+                          "handle")
+
 explanations = []                           # functions of a runtime: a sentence about untracked memory, or None
 
 
@@ -27,7 +30,7 @@ cdef int add_untracked(LaunchRecorder recorder, object what, Extent* extent, int
             return recorder.reject(access, f"{in_words(named)} names address 0, where no memory is: leave it out, or "
                                    "name the block or array itself")
         size = f" ({format_bytes(extent.last - extent.first + 1)})" if extent.sized else ""
-        recorder.advice = explain(recorder) or how_to_track(named)
+        recorder.advice = explain(recorder) or (TRACK_ON_HOST if extent.on_host else how_to_track(named))
         return recorder.reject(access, f"{in_words(named)} at {extent.first:#x}{size} is not tracked by "
                                f"{recorder.runtime!r}")
     if explanations:
@@ -77,8 +80,26 @@ cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int
                                "weak references. Track it with xlogmem.get_runtime().adopt(x), and keep the handle")
     recorder.refuse_late(access)
     recorder.unsettled = recorder.unsettled or []
-    recorder.unsettled.append((what, owner, whole.first, whole.last, access))
+    recorder.unsettled.append((what, owner, (whole.first, whole.last, whole.on_host), access))
     return 0
+
+
+cdef Stream home_of_adoption(LaunchRecorder recorder, object what, object producer):
+    """Return the stream on which the library of adopted memory works, as far as it is known.  Warns if the launch is
+    not ordered after what the library may have queued elsewhere."""
+    cdef Stream default = recorder.runtime.stream_pool.default
+    if producer is not None:
+        return recorder.runtime.stream_of(producer)
+    if recorder.stream is not None and recorder.stream.state.remote:
+        return default
+    if recorder.stream is None or recorder.stream.state != default.state:
+        late = adopted_late(what)
+        if late is None and recorder.stream is None:
+            late = (f"untracked='adopt': this access does not wait for what streams have queued on this {kind_of(what)} "
+                    f"before. {TRACK_ON_HOST}")
+        if late:
+            warn(late, RuntimeWarning)
+    return default if recorder.stream is None else recorder.stream
 
 
 cdef int adopt_noted(LaunchRecorder recorder) except -1:
@@ -88,14 +109,11 @@ cdef int adopt_noted(LaunchRecorder recorder) except -1:
     cdef Found found
     cdef Stream home
     while recorder.unsettled:
-        what, owner, extent.first, extent.last, access = recorder.unsettled[0]
+        what, owner, where, access = recorder.unsettled[0]
+        extent.first, extent.last, extent.on_host = where
         producer = find_producer_stream(what)
-        home = recorder.runtime.stream_of(producer) if producer is not None else (
-            recorder.runtime.stream_pool.default if recorder.stream.state.remote else recorder.stream)
-        if home.state == recorder.stream.state and home.state != (<Stream>recorder.runtime.stream_pool.default).state:
-            late = adopted_late(what)
-            if late:
-                warn(late, RuntimeWarning)
+        extent.on_host = extent.on_host and producer is None    # else the library may queue copies by itself
+        home = home_of_adoption(recorder, what, producer)
         adopt_while_owned(recorder.runtime, owner, &extent, home, &found)
         add_found(recorder, &found, access)
         recorder.held = recorder.held or []

@@ -7,7 +7,7 @@ from libc.stdint cimport uint64_t
 
 from xlogmem._base.log import warn
 from xlogmem._base.units import counted
-from xlogmem._core cimport abandon, return_window, take_window
+from xlogmem._core cimport abandon, is_host, return_window, take_window
 from xlogmem._driver cimport process_is_closing
 from xlogmem.blocks cimport RESERVE_WITH_GIL, Core
 
@@ -49,8 +49,12 @@ cdef void warn_of_dropped(Window* window) noexcept:
 
 
 cdef str describe_window(Window* window, str state):
-    return (f"<LaunchRecorder on stream {window.stream.number}, untracked={name_of_choice(window)!r}: "
+    return (f"<LaunchRecorder on {place_of_window(window)}, untracked={name_of_choice(window)!r}: "
             f"{counted(window.requests.size(), 'use')}, {state}>")
+
+
+cdef str place_of_window(Window* window):
+    return "the host" if window.stream == NULL or is_host(window.stream) else f"stream {window.stream.number}"
 
 
 cdef str name_of_choice(Window* window):

@@ -1,10 +1,11 @@
 # Bare addresses, pointers with a size, and tensors that give their own address.
 
-from cpython.buffer cimport PyObject_CheckBuffer
+from cpython.buffer cimport PyBUF_STRIDED_RO, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport UINT64_MAX
 
 from xlogmem._base.units import counted
+from xlogmem._driver cimport host_is_pinned
 from xlogmem._foreign.advice import in_words, kind_of
 
 
@@ -24,17 +25,18 @@ cdef bint name_data_pointer(object what, str where, Extent* extent) except -1:
     if callable(getattr(what, "__dlpack_device__", None)):
         device_of(what, where, extent)
     elif getattr(what, "is_cuda", True) is False:
-        refuse_host_memory(what, where)
+        extent.on_host = True
     address = index_of(what.data_ptr(), "data_ptr()", what, where)
     shape, strides = getattr(what, "shape", None), getattr(what, "stride", None)
     if shape is None or not callable(strides) or not callable(getattr(what, "element_size", None)):
-        return name_range(address, getattr(what, "nbytes", None), what, where, extent)
+        return (name_range(address, getattr(what, "nbytes", None), what, where, extent)
+                and refuse_pageable(extent, what, where) == 0)
     if 0 in shape:
         return False
     itemsize = index_of(what.element_size(), "element_size()", what, where)
     steps = tuple([index_of(step, "stride()", what, where) * itemsize for step in strides()])
     fill_array(extent, (address, tuple(shape), steps, max(1, itemsize)), "data_ptr()", what, where)
-    return True
+    return refuse_pageable(extent, what, where) == 0
 
 
 cdef bint name_range(object address, object nbytes, object what, str where, Extent* extent) except -1:
@@ -65,7 +67,9 @@ cdef bint name_pointer(object what, str where, Extent* extent) except -1:
         return name_address(int(what), what, where, extent)
     if PyIndex_Check(what) and not handle:
         return name_address(what, what, where, extent)
-    if PyObject_CheckBuffer(what) or getattr(what, "__array_interface__", None) is not None:
+    if PyObject_CheckBuffer(what):
+        return name_host_memory(what, where, extent)
+    if getattr(what, "__array_interface__", None) is not None:
         refuse_host_memory(what, where)
     address, nbytes = pointer_of(what), size_of(what)
     if address is None or nbytes is None:
@@ -103,6 +107,39 @@ cdef object size_of(object what):
     return None
 
 
+# ---------------------------------------------------------------------------------------------- host memory
+cdef bint name_host_memory(object what, str where, Extent* extent) except -1:
+    """Fill in the bytes of an object that has the buffer protocol.  False if it has no elements."""
+    cdef Py_buffer view
+    try:
+        PyObject_GetBuffer(what, &view, PyBUF_STRIDED_RO)
+    except (BufferError, ValueError):                   # NumPy's, of some types
+        refuse_host_memory(what, where)
+    try:
+        if view.len == 0:
+            return False
+        shape = tuple([view.shape[i] for i in range(view.ndim)])
+        strides = tuple([view.strides[i] for i in range(view.ndim)])
+        extent.on_host = True
+        extent.read_only = view.readonly
+        fill_array(extent, (<size_t>view.buf, shape, strides, view.itemsize), "the buffer", what, where)
+    finally:
+        PyBuffer_Release(&view)
+    return refuse_pageable(extent, what, where) == 0
+
+
+cdef int refuse_pageable(Extent* extent, object what, str where) except -1:
+    """Raise if the object says that it is in host memory, and the driver does not know the memory."""
+    cdef bint pinned = False
+    if extent.on_host:
+        with nogil:
+            host_is_pinned(<const void*><size_t>extent.ptr, &pinned)
+        if not pinned:
+            refuse_host_memory(what, where)
+    return 0
+
+
 cdef int refuse_host_memory(object what, str where) except -1:
-    raise TypeError(f"{where}: {kind_of(what)} is host memory, which xlogmem does not order: copy it to the device, as "
-                    "cupy.asarray(x), xlogmem.from_numpy(x) and a tensor's x.cuda() do, and name the copy")
+    raise TypeError(f"{where}: {kind_of(what)} is host memory that is not page-locked, which xlogmem does not order: "
+                    "copy it to the device, as cupy.asarray(x), xlogmem.from_numpy(x) and a tensor's x.cuda() do, and "
+                    "name the copy")

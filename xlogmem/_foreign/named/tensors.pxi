@@ -1,6 +1,7 @@
 # DLPack: the device and the bytes of a tensor, from a capsule that is not consumed: the capsule is dropped, and its
 # producer's deleter runs.
 
+from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.number cimport PyNumber_Index
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport INT32_MAX, uint64_t
@@ -46,10 +47,13 @@ cdef tuple device_pair(object array):
 
 
 cdef int device_of(object what, str where, Extent* extent) except -1:
-    """Refuse an object that is not on a CUDA device, according to its producer, and note the device's number."""
+    """Note the number of the device on which an object is, according to its producer, or that it is on the host."""
     device_type, device_id = device_pair(what)
-    if device_type in (CPU, CUDA_HOST, ROCM_HOST):
+    if device_type == ROCM_HOST:
         refuse_host_memory(what, where)
+    if device_type in (CPU, CUDA_HOST):
+        extent.on_host = True
+        return 0
     if device_type not in (CUDA, CUDA_MANAGED) or not 0 <= device_id <= INT32_MAX:
         raise TypeError(f"{where}: {kind_of(what)} is on DLPack device {(device_type, device_id)}, which is not "
                         "a CUDA device")
@@ -64,15 +68,20 @@ cdef bint name_tensor(object what, str where, Extent* extent) except -1:
     device_of(what, where, extent)
     if getattr(what, "is_closed", False) is True:
         raise ValueError(f"{where}: {kind_of(what)} is closed: it has no memory any more")
+    if extent.on_host and PyObject_CheckBuffer(what):
+        return name_host_memory(what, where, extent)
     try:
         capsule = what.__dlpack__(stream=<int>NO_SYNCHRONISATION, max_version=(1, 0))
     except TypeError:                                   # written before max_version was
         capsule = what.__dlpack__(stream=<int>NO_SYNCHRONISATION)
     tensor = peek_tensor(capsule, &read_only)
+    if extent.on_host and tensor.device.device_type in (CPU, CUDA_HOST):
+        extent.read_only = read_only
+        return fill_from_tensor(tensor, what, where, extent) and refuse_pageable(extent, what, where) == 0
     if tensor.device.device_type not in (CUDA, CUDA_MANAGED) or tensor.device.device_id != extent.device_id:
         raise TypeError(f"{where}: __dlpack__ of {kind_of(what)} gave a tensor on DLPack device "
-                        f"({tensor.device.device_type}, {tensor.device.device_id}), and __dlpack_device__ CUDA device "
-                        f"{extent.device_id}")
+                        f"({tensor.device.device_type}, {tensor.device.device_id}), and __dlpack_device__ "
+                        + ("the host" if extent.on_host else f"CUDA device {extent.device_id}"))
     extent.read_only = read_only
     return fill_from_tensor(tensor, what, where, extent)
 
