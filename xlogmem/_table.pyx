@@ -22,6 +22,7 @@ cdef enum:
 include "table/streams.pxi"    # runtimes held through the table, and their streams
 include "table/deferred.pxi"   # work deferred until a thread has the GIL
 include "table/uses.pxi"       # uses, and streams that live
+include "table/host.pxi"       # accesses by the host
 include "table/elsewhere.pxi"  # uses of memory of other devices
 include "table/many.pxi"       # batches
 include "table/functions.pxi"  # the functions of the table

@@ -24,6 +24,7 @@ cdef extern from "xlogmem.h":
     enum: XLOGMEM_HAND_BACK_WRITES
     enum: XLOGMEM_ANY_THREAD
     enum: XLOGMEM_KEEPS_STREAM
+    void* XLOGMEM_HOST
     enum: XLOGMEM_SIZE_WITHOUT_USES
     enum: XLOGMEM_SIZE_WITH_USES
     enum: XLOGMEM_FINDS_DEVICE

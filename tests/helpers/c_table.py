@@ -12,6 +12,7 @@ from xlogmem._table import table
 FAILED, OUT_OF_MEMORY, NOT_FOUND, FINDS_DEVICE, CUDA_POOL = 1, 2, 3, 1, 2         # as in xlogmem.h
 STALE, CAPTURING, CONFLICT, LOST, INVALID = 4, 5, 6, 7, 8
 READ, WRITE, READ_WRITE = 1, 2, 3
+HOST = 2**64 - 2                                          # XLOGMEM_HOST, in place of a stream
 REFUSE_CONFLICTS, HAND_BACK_WRITES, ANY_THREAD, KEEPS_STREAM = 1, 2, 4, 8
 VOID, SIZE, U64, U32 = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint64, ctypes.c_uint32
 ENVIRONMENT = {"XLOGMEM_SIMULATE": "1"} | sim.settings(quiet=True) if SIMULATED else {}

@@ -67,6 +67,11 @@ typedef struct xlogmem_access {
     uint32_t access;                    /* xlogmem_access_kind */
 } xlogmem_access;
 
+/* For `prepare`, in place of a stream: the calling thread itself reads or writes memory until `finish`.  The host waits
+ * for the work that uses the memory, which has to be page-locked or managed; nothing is filed.  `wait` takes it too,
+ * no other function does, and no flag but XLOGMEM_REFUSE_CONFLICTS and XLOGMEM_ANY_THREAD says anything about it. */
+#define XLOGMEM_HOST ((void *)~(size_t)1)
+
 enum xlogmem_use_flags {
     XLOGMEM_REFUSE_CONFLICTS = 1,       /* `prepare` fails with XLOGMEM_CONFLICT where it would wait on the host */
     XLOGMEM_HAND_BACK_WRITES = 2,       /* handback="writes" of `xlogmem.use` */

@@ -25,6 +25,7 @@ from xlogmem._core cimport Found
 from xlogmem._driver cimport process_is_closing
 from xlogmem._order cimport has_several_devices
 from xlogmem.blocks cimport Core
+from xlogmem.launch import host
 from xlogmem.launch cimport LaunchRecorder, add_use
 from xlogmem.native cimport (
     XLOGMEM_ANY_THREAD,
@@ -96,7 +97,9 @@ cdef LaunchRecorder begin_elsewhere(RuntimeHold* hold, Launch* launch):
                 return None
             named.append((block, access.access))
     recorder = LaunchRecorder(
-        own.stream_of(<size_t>launch.handle),           # default streams are this device's, whichever is current
+        # Default streams are this device's, whichever is current.
+        host if names_host(launch.handle) else own.stream_of(<size_t>launch.handle),
+        runtime=own if names_host(launch.handle) else None,
         on_conflict="raise" if launch.flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else "wait",
         handback="writes" if launch.flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else "all")
     for block, kind in named:
@@ -150,7 +153,7 @@ cdef int fill_raised(object raised, xlogmem_error* error) except -1:
         error.kind = XLOGMEM_CAPTURING
     elif kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
         error.kind = XLOGMEM_CONFLICT
-    elif isinstance(raised, StreamMisuseError):
+    elif isinstance(raised, (StreamMisuseError, TypeError)):
         error.kind = XLOGMEM_INVALID
     else:
         error.kind = XLOGMEM_FAILED

@@ -163,6 +163,9 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline un
     cdef Identified found
     cdef bint stays                                     # the discipline of the stream that is known
     cdef int failed = 0
+    if unlikely(names_host(handle)):
+        hold.core.order.lock.lock()
+        return fail_no_stream(failure)
     if <size_t>handle <= PER_THREAD:
         unknown = OPAQUE                                # as default streams are, whatever names them first
     if <size_t>handle != LEGACY or hold.legacy.load() == NULL:

@@ -17,6 +17,7 @@ from xlogmem._base.cpp cimport check, unlikely
 from xlogmem._base.failures cimport (
     BLOCK_IS_AWAITED,
     BLOCK_IS_CONTESTED,
+    BLOCK_IS_ON_DEVICE,
     BLOCK_IS_STALE,
     DEVICE_IS_LOST,
     DRIVER_FAILED,
@@ -31,6 +32,7 @@ from xlogmem._base.failures cimport (
     is_sticky,
 )
 from xlogmem._core cimport (
+    ACCESSED,
     CANCELLED,
     DONE,
     HAND_BACK_ALL,
@@ -57,6 +59,7 @@ from xlogmem._core cimport (
     find_by_address_locked,
     finish_rest,
     has_deferred_work,
+    is_host,
     is_still_locked,
     look_at_block,
     note_thread,
@@ -178,7 +181,7 @@ cdef int refuse_use(CoreState* core, Failure* failure, size_t count, xlogmem_err
         error.kind = XLOGMEM_CONFLICT
     elif failure.kind == DEVICE_IS_LOST or is_sticky(failure):
         error.kind = XLOGMEM_LOST
-    elif failure.kind == STREAM_IS_ELSEWHERE:
+    elif failure.kind in (STREAM_IS_ELSEWHERE, BLOCK_IS_ON_DEVICE):
         error.kind = XLOGMEM_INVALID
     if failure.kind == BLOCK_IS_STALE and argument and count > 1:
         memcpy(text, error.text, XLOGMEM_TEXT)
@@ -377,6 +380,10 @@ cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_acc
     launch.refused = 0
     if unlikely(flags & ~<uint32_t>ALL_FLAGS != 0):
         return refuse_argument(error, "prepare: flags has bits that this version does not know", flags)
+    if unlikely(names_host(stream)):
+        failed = prepare_access(hold, &launch, &window, &failure)
+        use[0] = <xlogmem_use*>window
+        return failed and refuse_or_look_elsewhere(hold, &launch, &failure, use, error)
     done = prepare_known(hold, &launch, &window, &failure)
     if unlikely(done != DONE):
         if done == REFUSED or prepare_slowly(hold, &launch, done, &window, &failure):
@@ -423,6 +430,8 @@ cdef int end_use(RuntimeHold* hold, Window* window, Outcome outcome, xlogmem_err
         core.order.lock.unlock()
         return refuse_argument(error, "finish: this use was ended before, or prepared with another hold",
                                <uint64_t>window)
+    if unlikely(is_host(window.stream)) and outcome == LAUNCHED:
+        outcome = ACCESSED
     more = file_window_locked(core, window, outcome)
     if not more and (outcome != LAUNCHED or window.thread != NO_THREAD):
         last = return_to_hold_locked(hold, window)
