@@ -80,7 +80,8 @@ def test_freed_on_a_stream_means_after_everything_there(rules):
     """Also after the first use elsewhere: the driver's own allocator keeps this promise, so the pool has to."""
     x = Bench(rules)
     block = x.allocate(x.S, 8, "pool")
-    x.use(x.T, (block, READ))                           # T is ordered after S
+    for _ in range(2):
+        x.use(x.T, (block, READ))                       # T is ordered after S
     late_read = x.work(x.S)
     x.free(block)
     x.allocate(x.T, 8, "pool")

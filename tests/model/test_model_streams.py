@@ -123,13 +123,13 @@ def test_fill_after_a_use_of_another_block(rules):
 
 
 @needs("raising_advances")
-def test_second_reader_does_not_take_an_older_fence(rules):
-    """Nothing was filed between two fences of S, so without a new position both cover the same one."""
+def test_reader_does_not_take_an_older_fence(rules):
+    """Nothing was filed on S since its last fence, so without a new position that fence covers the fill."""
     x = Bench(rules)
     one, other = x.allocate(x.S), x.allocate(x.S)
-    x.use(x.T, (one, READ))                             # a fence on S
+    for _ in range(2):
+        x.use(x.T, (one, READ))                         # a fence on S, for its newest position
     fill = x.work(x.S)
-    x.use(x.T, (other, READ))
     x.use(x.U, (other, READ))                           # takes the oldest fence that covers the entry
     return x.is_ordered(fill, x.U)
 
@@ -170,6 +170,19 @@ def test_cancelled_window_is_not_a_use(rules):
     return x.is_ordered(fill, x.T)
 
 
+@needs("fresh_entries_stay")
+def test_fill_inside_the_window_of_the_first_use_elsewhere(rules):
+    """T's write is not ordered after the fill, and removes nothing that stands for it: U waits for both."""
+    x = Bench(rules)
+    block = x.allocate(x.S)
+    window = x.prepare(x.T, (block, WRITE))
+    fill = x.work(x.S)
+    write = x.work(x.T)
+    run(x.core.finish(window))
+    x.use(x.U, (block, READ))
+    return x.is_ordered(write, x.U) and x.is_ordered(fill, x.U)
+
+
 @needs("opaque_entries_stay")
 def test_write_keeps_the_entries_of_opaque_streams(rules):
     """T writes; then the owner of the opaque S works on the block again, ordered by events of its own."""
@@ -199,7 +212,8 @@ def test_last_fence_covers_unrecorded_work(rules):
     """S is unregistered after a fill, and an older fence has the newest position of S."""
     x = Bench(rules)
     block, other = x.allocate(x.S), x.allocate(x.S)
-    x.use(x.T, (other, READ))                           # a fence on S
+    for _ in range(2):
+        x.use(x.T, (other, READ))                       # a fence on S, for its newest position
     fill = x.work(x.S)
     x.unregister_and_destroy(x.S, x.V)
     x.use(x.T, (block, READ))
@@ -211,6 +225,7 @@ def test_free_on_the_successor_waits_for_the_former_home(rules):
     """T's write has removed the entry of S; later work on S was protected by the stream order of its free alone."""
     x = Bench(rules)
     block = x.allocate(x.S)
+    x.use(x.T, (block, READ))
     x.use(x.T, (block, WRITE))
     x.wait_with_own_event(x.S, x.T)
     late = x.work(x.S)

@@ -144,10 +144,14 @@ class Actions:
         return track
 
     def _fill(self, track: Track) -> None:
-        """Unrecorded work on the allocation stream, before the first use elsewhere."""
+        """Unrecorded work on the allocation stream, before the first use elsewhere is filed.
+
+        On a stream that may be destroyed, before it is prepared (fresh-entries-stay).
+        """
         stream = track.block.stream
-        if (not track.freed and not track.foreign_uses and stream and self.may_enqueue(stream)
-                and not stream.sealed):
+        if track.freed or not track.fresh or not stream or stream.sealed or not self.may_enqueue(stream):
+            return
+        if not track.foreign_uses or not stream.unowned:
             op = self.oracle.launch(stream.handle, f"fill {track.block.generation}")
             self.oracle.access(track, op, self.random.random() < .8)
 
@@ -165,10 +169,13 @@ class Actions:
         """
         track = self.any_track(lambda track: not track.windows and track.block.stream)
         stream = track.block.stream if track else None
-        if (track and stream and self.may_enqueue(stream) and not stream.sealed
-                and self.is_after_all(stream, track)):
+        if not track or not stream or stream.sealed or not self.may_enqueue(stream):
+            return
+        if self.random.random() < .3:
+            self._wait_for_accesses(stream, track)
+        if self.is_after_all(stream, track):
             op = self.oracle.launch(stream.handle, f"late fill {track.block.generation}")
-            self.oracle.access(track, op, True, closed=False)
+            self.oracle.access(track, op, True, closed=False).late = True
 
     @one_step
     def work_unrecorded(self) -> None:
@@ -205,12 +212,20 @@ class Actions:
             self.core.drop(track.block)
             return
         try:
-            yield from self.core.free(track.block)
+            yield from self.core.free(track.block, self._named_stream(track))
         except REFUSED:
             track.freed = False
             raise
         if track.block.memory == "adopted" and track.block.state is State.FREED:
             self.oracle.check_released(track)
+
+    def _named_stream(self, track: Track) -> Stream | None:
+        """Some frees name a stream.  Only a free at home comes after late fills (home-moves)."""
+        stream = self.any_stream() if self.random.random() < .2 else None
+        late = [access for access in track.accesses if access.late]
+        if stream and all(self.oracle.is_before_later_work(access.op, stream.handle) for access in late):
+            return stream
+        return None
 
     def _is_recording(self, track: Track) -> bool:
         """Another thread has enqueued work on it and is about to record it."""
@@ -286,6 +301,7 @@ class Actions:
             return
         if not launch.accesses and chance < .9:
             self._launch(launch)
+        self._end_freshness(launch.stream, launch.tracks)
         try:
             yield from self.core.finish(launch.window)
         except REFUSED:                         # only a failed hand-back raises here
@@ -294,6 +310,10 @@ class Actions:
         for access in launch.accesses:
             access.closed = True
         self._close(launch.stream, launch.tracks, cancelled=False)
+
+    def _end_freshness(self, stream: Stream, tracks: list[Track]) -> None:
+        for track in tracks:
+            track.fresh = track.fresh and not self.is_elsewhere(stream, track)
 
     def record_use(self) -> Operation[None]:
         """Work that the program orders with events of its own, and records afterwards."""
@@ -306,6 +326,7 @@ class Actions:
         self.reserved.add(stream.handle.id)
         self._wait_for_accesses(stream, track)
         if self.is_after_all(stream, track):
+            self._end_freshness(stream, [track])
             op = self.oracle.launch(stream.handle, "work that is recorded later")
             access = self.oracle.access(track, op, True, closed=False)
             yield from self.core.record_use(stream, track.block)
@@ -352,7 +373,8 @@ class Actions:
     def capture(self) -> None:
         """Begin or end a capture, but not while another thread's call on the stream is in flight."""
         stream = self.random.choice(self.streams)
-        if not stream.calls and (stream.handle.capturing or self.random.random() < .5):
+        in_use = stream.calls or stream.handle.id in self.reserved
+        if not in_use and (stream.handle.capturing or self.random.random() < .5):
             stream.handle.capturing = not stream.handle.capturing
 
     @one_step

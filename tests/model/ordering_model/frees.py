@@ -94,17 +94,25 @@ class Frees(Frontiers):
 
     # ------------------------------------------------------------------------------------ frees
     def free(self, block: Block, stream: Stream | None = None) -> Operation[None]:
-        """Free at home, or on the named stream, which is the home from then on."""
+        """Free at home, or on the named stream, which is the home from then on.
+
+        If the free fails, the block keeps the home that it had (failed-free-stays).
+        """
         yield from self.free_deferred()
         self.check_live(block)
+        home = self.home_of(block)
         if stream is not None:
             if not stream.alive:
                 raise StreamMisuse("a free on an unregistered stream")
             block.home = stream
         if block.windows and self.rules.free_waits_for_windows:
             block.state = State.RETIRED                 # its bytes still count; the last close frees it
-        else:
+            return
+        try:
             yield from self.free_now(block)
+        except REFUSED:
+            block.home = home
+            raise
 
     def check_live(self, block: Block) -> None:
         if block.state is not State.LIVE:

@@ -16,6 +16,7 @@ class Access:
     op: Op
     writes: bool
     closed: bool = True
+    late: bool = False          # unrecorded, after the block has stopped being fresh
 
 
 @dataclass(eq=False)
@@ -24,7 +25,8 @@ class Track:
 
     block: Block
     accesses: list[Access] = field(default_factory=list)
-    foreign_uses: int = 0       # begun and not cancelled: they end the right to fill the block without a record
+    foreign_uses: int = 0       # begun and not cancelled
+    fresh: bool = True          # no foreign use is filed: the block may be filled without a record
     opaque_users: set[Stream] = field(default_factory=set)
     handed_back: bool = True    # False once a hand-back has failed: the program has got the error
     windows: int = 0

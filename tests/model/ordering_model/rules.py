@@ -81,6 +81,7 @@ class Rules:
     raising_advances: bool = switch("new-position-covers", "an entry is raised to a position that exists already")
     raises_every_entry: bool = switch("raise-entries", "only the allocation entry of a fresh block is raised")
     fresh_until_filed: bool = switch("fresh-until-filed", "a block stops being fresh at the prepare")
+    fresh_entries_stay: bool = switch("fresh-entries-stay", "the first write elsewhere removes the home's entries")
     opaque_counts_as_written: bool = switch("opaque-counts-as-written", "a read on an opaque stream is a read")
     opaque_entries_stay: bool = switch("opaque-entries-stay", "a write removes entries of opaque streams")
 

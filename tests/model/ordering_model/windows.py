@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from ordering_model.driver import Clock
 from ordering_model.frees import Frees
 from ordering_model.frontiers import Block, Entries, State
 from ordering_model.rules import (
@@ -81,7 +82,7 @@ class Core(Frees):
         return merged
 
     def collect_all(self, merged: dict[Block, str], stream: Stream) -> list[tuple[Block, str, Entries]]:
-        raised: dict[int, int] = {}
+        raised: Clock = {}
         return [(block, access, self.collect(block, stream, access, raised)) for block, access in merged.items()]
 
     @staticmethod
@@ -147,7 +148,9 @@ class Core(Frees):
         """One position for all blocks of the launch."""
         stream = window.stream
         position = self.advance(stream) if self.rules.position_after_work else window.early_position
+        raised: Clock = {}
         for block, access, snapshot in window.uses:
+            self._raise_fresh_entries(block, stream, raised)
             if access != READ:
                 self._remove_entries(block, snapshot)
             written = access != READ or (stream.opaque and self.rules.opaque_counts_as_written)
@@ -155,6 +158,22 @@ class Core(Frees):
             if stream is not block.stream:
                 block.fresh = False
         return position
+
+    def _raise_fresh_entries(self, block: Block, stream: Stream, raised: Clock) -> None:
+        """The first use elsewhere is not ordered after fills since its prepare, and later users have to be.
+
+        So its finish raises the entries of the allocation stream, which its write does not remove then: they differ
+        from the snapshot (fresh-entries-stay).
+        """
+        source = block.stream
+        if (not block.fresh or source is None or source is stream or source.sealed or source.opaque or source.unowned
+                or not self.rules.fresh_entries_stay):
+            return
+        for kind, number in block.frontier:
+            if number == source.number:
+                if number not in raised:
+                    raised[number] = self.advance(source)
+                block.frontier[kind, number] = raised[number]
 
     def _remove_entries(self, block: Block, snapshot: Entries) -> None:
         """A write removes the entries of its own snapshot that have not changed since (write-removes-snapshot).
@@ -169,11 +188,11 @@ class Core(Frees):
                 del block.frontier[kind, number]
 
     def _commit_records(self, stream: Stream) -> bool:
-        """Does this commit record a fence at once?  (eager-commits)"""
+        """Does this commit record a fence at once?  (eager-commits, unowned-source)"""
         if self.rules.policy == "adaptive" and stream.eager_commits:
             stream.eager_commits -= 1
             return True
-        return self.rules.policy == "precise" or (self.rules.policy == "adaptive" and stream.unowned)
+        return self.rules.policy == "precise" or stream.unowned
 
     def _record_if_possible(self, stream: Stream) -> Operation[None]:
         """The position is filed; if the record fails, a fence is recorded when it is needed."""
@@ -188,12 +207,12 @@ class Core(Frees):
         yield from self.free_deferred()
         if block.state not in (State.LIVE, State.RETIRED):
             raise UseAfterFree(block.generation)
-        if not stream.alive:
-            raise StreamMisuse("a use on an unregistered stream")
+        if not stream.usable:                   # nothing is filed, not even on a retired block (record-capturing)
+            raise StreamMisuse("a use on an unregistered or capturing stream")
         if block.state is State.LIVE or self.rules.late_record_files:
             block.frontier[WRITTEN, stream.number] = self.advance(stream)
         self.check_live(block)
-        if stream.unowned and self.rules.policy != "lazy":
+        if stream.unowned:
             yield from self._record_if_possible(stream)
 
     # ------------------------------------------------------------------------------------ hand-back
