@@ -413,7 +413,9 @@ cdef void keep_stack_of_free(Block* block, Label* stack) noexcept nogil
 cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
                            Failure* failure) except -1 nogil
 
-# Conflicting windows.  What is declared here the compiler does not put into its only caller, which is a hot path.
+# Conflicting windows, and uses that are not plain.  What is declared here the compiler does not put into its only
+# caller, which is a hot path.
+cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept nogil
 cdef bint refuse_contested_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil
 cdef int wait_and_open(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef void wake_after_close_locked(CoreState* core, Window* window) noexcept nogil

@@ -13,6 +13,7 @@ from xlogmem import (
     DeviceRuntime,
     StreamMisuseError,
     UseAfterFreeError,
+    host,
     use,
 )
 from xlogmem.sim.kernels import check
@@ -51,19 +52,24 @@ def test_adopted_memory_is_used_like_a_block_and_its_owner_is_held():
 
 
 @pytest.mark.parametrize("untracked", [False, True])
-def test_host_memory_is_refused(untracked):
-    """Page-locked, so that the device reaches it; nothing would order the host.  Managed memory is taken."""
+def test_page_locked_memory_is_adopted(untracked):
+    """The device reaches it, and `use(xlogmem.host, ...)` orders the host.  So is managed memory."""
     runtime = DeviceRuntime()
     ptr = int(check(cuda.cuMemHostAlloc(NBYTES, 0)))
     array = type("Array", (), {"__cuda_array_interface__": {
         "version": 3, "shape": (NBYTES,), "typestr": "|u1", "data": (ptr, False), "stream": None}})()
-    with pytest.raises((TypeError, StreamMisuseError), match=r"host memory|is not tracked by"):
-        if untracked:
-            use(runtime.acquire_stream(), read=array, untracked="adopt", runtime=runtime).preflight()
-        else:
-            runtime.adopt(ptr, NBYTES)
-    with pytest.raises(TypeError, match="host memory"):
-        runtime.adopt(array)
+    if untracked:
+        with use(runtime.acquire_stream(), read=array, untracked="adopt", runtime=runtime):
+            pass
+    else:
+        block = runtime.adopt(array)
+    with use(host, write=ptr, runtime=runtime):
+        pass
+    if untracked:
+        del array
+        runtime.reap_pending()
+    else:
+        block.free()
     assert runtime.find_block(ptr) is None
     check(cuda.cuMemFreeHost(ptr))
     managed = int(check(cuda.cuMemAllocManaged(NBYTES, 1)))

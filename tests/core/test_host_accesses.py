@@ -251,6 +251,15 @@ def test_threads_that_have_ended_leave_nothing(staging):
     beside.result()
 
 
+def test_an_access_whose_thread_has_ended_is_still_in_the_way(staging):
+    p = staging()
+    recorder = use(host, write=p.block)
+    Beside(recorder.preflight).result()
+    with pytest.raises(StreamMisuseError, match="still open, on the host"):
+        use(host, write=p.block, on_conflict="raise").preflight()
+    recorder.commit()
+
+
 def test_a_launch_inside_an_access_of_the_same_thread_is_refused(staging):
     p = staging()
     with use(host, write=p.block), pytest.raises(StreamMisuseError, match="open, on the host, and cannot be left"):

@@ -260,7 +260,7 @@ class Pinned:
 
 
 HOST = {"NumPy": numpy.zeros(4), "bytes": b"abc", "memoryview": memoryview(b"abc"),
-        "array": arrays_of_python.array("b"), "a tensor": Tensor(1 << 40, device=(1, 0)),
+        "array": arrays_of_python.array("b", b"abc"), "a tensor": Tensor(1 << 40, device=(1, 0)),
         "a pinned tensor": Tensor(1 << 40, device=(3, 0)),
         "a capsule": Buffer(1 << 40, device_type=1), "a pinned capsule": Buffer(1 << 40, device_type=3),
         "a storage": type("Storage", (Storage,), {"is_cuda": False})(1 << 40), "pinned": Pinned()}

@@ -27,7 +27,7 @@ from cuda.bindings import driver as cuda
 
 import xlogmem
 import xlogmem.check
-from xlogmem import DeviceRuntime, DeviceState, LaunchRecorder, runtime, use
+from xlogmem import DeviceRuntime, DeviceState, LaunchRecorder, host, runtime, use
 from xlogmem.commands.cli import main
 from xlogmem.observe.history import recording
 from xlogmem.sim.kernels import check
@@ -284,6 +284,7 @@ def world(stack: list[Callable[[], object]]) -> dict[str, Any]:
     w.st = DeviceState(w.rt)
     w.buf, w.rel = w.st.empty(16), w.st.empty(4)
     w.rel.release()
+    w.host = host
     w.memory, w.host_memory = int(check(cuda.cuMemAlloc(4096))), int(check(cuda.cuMemHostAlloc(64, 0)))
     stack += [lambda: check(cuda.cuMemFree(w.memory)), lambda: check(cuda.cuMemFreeHost(w.host_memory))]
     return vars(w) | CALLED | {

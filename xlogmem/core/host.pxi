@@ -48,8 +48,10 @@ cdef int refuse_device_memory_locked(CoreState* core, Window* window, Failure* f
     cdef Block* block
     for i in range(window.requests.size()):
         request = &window.requests[i]
-        block = find_live_locked(core, request.slot, request.generation)
-        if unlikely(block != NULL and not block.host_accessible):
+        block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL
+        if block != NULL and block.cache.load() != NULL:
+            bring_in_locked(core, block, request.generation)
+        if block != NULL and block.generation == request.generation and not block.host_accessible:
             return fail_block(failure, BLOCK_IS_ON_DEVICE, request.generation, i + 1)
     return 0
 

@@ -85,21 +85,23 @@ cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int
 
 
 cdef Stream home_of_adoption(LaunchRecorder recorder, object what, object producer):
-    """Return the stream on which the library of adopted memory works, as far as it is known.  Warns if the launch is
-    not ordered after what the library may have queued elsewhere."""
+    """Return the stream on which the library of adopted memory works, as far as it is known.  Warns if the launch, or
+    the access, is not ordered after what the library may have queued elsewhere."""
     cdef Stream default = recorder.runtime.stream_pool.default
+    cdef Stream home = default
     if producer is not None:
-        return recorder.runtime.stream_of(producer)
-    if recorder.stream is not None and recorder.stream.state.remote:
-        return default
-    if recorder.stream is None or recorder.stream.state != default.state:
+        home = recorder.runtime.stream_of(producer)
+    elif recorder.stream is not None and not recorder.stream.state.remote:
+        home = recorder.stream
+    late = None
+    if recorder.stream is None and producer is None:
+        late = (f"untracked='adopt': this access does not wait for what streams have queued on this {kind_of(what)} "
+                f"before. {TRACK_ON_HOST}")
+    elif recorder.stream is not None and home.state == recorder.stream.state and home.state != default.state:
         late = adopted_late(what)
-        if late is None and recorder.stream is None:
-            late = (f"untracked='adopt': this access does not wait for what streams have queued on this {kind_of(what)} "
-                    f"before. {TRACK_ON_HOST}")
-        if late:
-            warn(late, RuntimeWarning)
-    return default if recorder.stream is None else recorder.stream
+    if late:
+        warn(late, RuntimeWarning)
+    return home
 
 
 cdef int adopt_noted(LaunchRecorder recorder) except -1:
