@@ -3,9 +3,10 @@ from __future__ import annotations
 
 import pytest
 from cuda.bindings import driver as cuda
+from foreign_streams import ForeignStream
 from two_devices import Devices, current
 
-from xlogmem import StreamMisuseError, use
+from xlogmem import DeviceRuntime, StreamMisuseError, use
 from xlogmem._driver import device_count
 from xlogmem.sim.kernels import check
 
@@ -66,3 +67,65 @@ def test_without_the_new_discipline_it_races(x, driver):
     become_opaque_in_a_window(x, updated=False)
     assert driver.races()
     driver.clear_races()
+
+
+# ---------------------------------------------------------------------------------------------- sweeps
+def sweep(runtime: DeviceRuntime) -> list[ForeignStream]:
+    """Register so many streams that the registry looks for unused ones; those of the list are used."""
+    with current(runtime.device_id):
+        owners = [ForeignStream() for _ in range(40)]
+    for owner in owners:
+        runtime.register_stream(owner)
+    return owners
+
+
+def become_opaque_after_a_sweep(x, drop=None) -> None:
+    """Unrecorded work follows on a bare handle of another device, which became opaque after a sweep of the runtime that
+    has the memory."""
+    with current(1):
+        handle = int(check(cuda.cuStreamCreate(1)))
+    T = x.runtimes[1].register_stream(handle, discipline="ordinary")
+    a = x.allocate(0)
+    with use(T, write=a):
+        x.write(T, a)
+    sweep(x.runtimes[0])
+    x.runtimes[1].register_stream(handle, discipline="opaque")
+    x.add(T, a)
+    if drop is not None:
+        drop("cuStreamWaitEvent")
+    U = x.streams[0][1]
+    with use(U, read_write=a):
+        x.add(U, a)
+    a.free()
+    del T
+    x.runtimes[1].unregister_stream(handle)
+    check(cuda.cuStreamDestroy(handle))
+
+
+@pytest.mark.simulator
+def test_a_bare_handle_of_another_device_outlives_a_sweep(x, driver):
+    """docs/ordering.md, sweep: the program may use it still, and no object would show that."""
+    become_opaque_after_a_sweep(x)
+    assert not driver.races()
+
+
+@pytest.mark.simulator
+def test_after_a_sweep_it_races_without_its_wait(x, driver):
+    become_opaque_after_a_sweep(x, driver.drop)
+    assert driver.races()
+    driver.clear_races()
+
+
+@pytest.mark.simulator
+def test_a_sweep_does_not_touch_bare_handles_of_another_device(x, driver):
+    """docs/ordering.md, sweep: they may be destroyed, and on a GPU the driver crashes in a query of such a stream."""
+    with current(1):
+        handle = int(check(cuda.cuStreamCreate(1)))
+    T = x.runtimes[1].register_stream(handle)
+    a = x.allocate(0)
+    with use(T, read=a):
+        pass
+    check(cuda.cuStreamDestroy(handle))
+    before = driver.calls("cuStreamIsCapturing")
+    owners = sweep(x.runtimes[0])
+    assert driver.calls("cuStreamIsCapturing") - before == len(owners)

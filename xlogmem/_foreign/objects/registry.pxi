@@ -546,7 +546,8 @@ cdef class StreamRegistry:
 
     cdef bint is_unused(self, Owner entry):
         """True if nothing uses the stream of the entry.  Opaque streams count as used: unrecorded work may be enqueued
-        there through a bare handle."""
+        there through a bare handle.  So do unowned ones: whether a program uses such a stream is not known, and it may
+        have been destroyed."""
         return (entry.state.handles.load() == 1 and <size_t>entry.state.handle != LEGACY
-                and discipline_now(&self.ordering.state, entry.state) != OPAQUE
+                and not <bint>entry.state.unowned and discipline_now(&self.ordering.state, entry.state) != OPAQUE
                 and (Py_REFCNT(<PyObject*>entry.held) == 1 if entry.names is None else not is_used_at_home(entry)))
