@@ -1,15 +1,22 @@
 """The oracle: nothing is found where nothing is wrong, something where something is, and what is found shrinks."""
 from __future__ import annotations
 
+import gc
 import itertools
 import json
+import sys
+import threading
+import weakref
+from types import SimpleNamespace
 
 import pytest
 import xlogmem_selftest as selftest
 from click.testing import CliRunner
 from xlogmem_selftest.programs import ACROSS, DEVICES, KINDS, Program
-from xlogmem_selftest.steps import STEPS
+from xlogmem_selftest.steps import STEPS, devices, windows
+from xlogmem_selftest.world import World
 
+from xlogmem import DeviceRuntime, StreamMisuseError, use
 from xlogmem.commands.cli import main
 
 pytestmark = pytest.mark.usefixtures("_context")
@@ -176,3 +183,76 @@ def test_a_replay_that_is_none_is_refused(text):
     result = CliRunner().invoke(main, ["selftest", f"--replay={text}"])
     assert result.exit_code == 2
     assert "SEED" in result.output
+
+
+# ---------------------------------------------------------------------------------------------- what programs wait for
+class SlowGarbage:
+    """Garbage that holds up the collector."""
+
+    def __init__(self, reached: threading.Event, go_on: threading.Event) -> None:
+        self.itself, self.reached, self.go_on = self, reached, go_on
+
+    def __del__(self) -> None:
+        self.reached.set()
+        self.go_on.wait(30)
+
+
+def test_a_recorder_that_is_dropped_in_a_cycle_is_gone_afterwards(monkeypatch):
+    """A collector in another thread has found it, and has not dropped it yet."""
+    reached, go_on = threading.Event(), threading.Event()
+    collector = threading.Thread(target=gc.collect)
+
+    def collect() -> None:
+        if not reached.is_set():
+            SlowGarbage(reached, go_on)
+            collector.start()
+            assert reached.wait(30)
+        else:
+            go_on.set()
+            collector.join()
+
+    runtime = DeviceRuntime()
+    block = runtime.allocate(256)
+    window = SimpleNamespace(recorder=use(runtime.acquire_stream(), write=block))
+    window.recorder.preflight()
+    monkeypatch.setattr(windows, "gc", SimpleNamespace(collect=collect))
+    gc.disable()
+    try:
+        with pytest.warns(ResourceWarning, match="dropped without being left"):
+            windows.drop_in_cycle(window)
+        with use(runtime.acquire_stream(), write=block, on_conflict="raise"):
+            pass
+    finally:
+        go_on.set()
+        collector.join()
+        gc.enable()
+
+
+@pytest.mark.simulator
+@several
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_visitor_has_ended_before_its_stream_may_be_destroyed(monkeypatch, refused):
+    """A program of several threads destroys streams that the runtime of the visit knows, too."""
+    visitors, left = [], []
+
+    def visitor(*arguments, **options):
+        runtime = DeviceRuntime(*arguments, **options)
+        visitors.append(weakref.ref(runtime))
+        return runtime
+
+    def refuse(*_, **__):
+        raise StreamMisuseError("refused on purpose")
+
+    def end_registration(world, stream, successor):
+        if sys._getframe(1).f_code.co_name == "visit":
+            left.append(visitors[-1]() is not None)
+        usual(world, stream, successor)
+
+    usual = World.end_registration
+    monkeypatch.setattr(World, "end_registration", end_registration)
+    monkeypatch.setattr(devices, "DeviceRuntime", visitor)
+    if refused:
+        monkeypatch.setattr(devices, "launch_on", refuse)
+    run(replay=tuple(Program(seed, devices=2) for seed in range(1, 200, len(ACROSS))))
+    assert left
+    assert not any(left)

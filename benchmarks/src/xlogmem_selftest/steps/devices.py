@@ -2,6 +2,7 @@
 stream of another device, runtimes that come and go, and what is refused."""
 from __future__ import annotations
 
+import traceback
 from random import Random
 from typing import Any
 
@@ -115,20 +116,28 @@ def visit(world: World, rng: Random) -> None:
     if world.depth or world.capturing or not world.protect:
         raise NothingToDo
     shared = world.reserve_stream(rng, "object", "raw") if rng.random() < .3 else None
+    try:
+        stay(world, rng, shared)
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)     # they hold that runtime
+        raise
+    finally:
+        if shared is not None:                          # that runtime is gone, and nobody else unregisters it there:
+            world.end_registration(shared, None)        # nothing unrecorded is promised any more
+            shared.closing = False                      # from now on other threads may destroy the stream
+
+
+def stay(world: World, rng: Random, shared: ProgramStream | None) -> None:
+    """The visit; the other runtime ends with this call."""
     device = world.draw_device(rng) if shared is None else shared.device
     runtime = DeviceRuntime(device, stream_pool=StreamPool(device, max_streams=4))
-    try:
-        stream = shared or stream_of_visitor(world, rng, runtime)
-        if shared is not None:
-            runtime.register_stream(shared.argument, discipline=shared.discipline)
-        use_as_visitor(world, rng, runtime, stream)
-        if stream.kind in ("raw", "object") and rng.random() < .5:
-            world.say(f"that runtime.unregister_stream({stream})")
-            runtime.unregister_stream(stream.argument)
-    finally:
-        if shared is not None:
-            world.end_registration(shared, None)        # with that runtime: nothing unrecorded is promised any more
-            shared.closing = False
+    stream = shared or stream_of_visitor(world, rng, runtime)
+    if shared is not None:
+        runtime.register_stream(shared.argument, discipline=shared.discipline)
+    use_as_visitor(world, rng, runtime, stream)
+    if stream.kind in ("raw", "object") and rng.random() < .5:
+        world.say(f"that runtime.unregister_stream({stream})")
+        runtime.unregister_stream(stream.argument)
 
 
 def stream_of_visitor(world: World, rng: Random, runtime: DeviceRuntime) -> ProgramStream:

@@ -4,8 +4,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import sys
 import time
-import weakref
 from collections.abc import Iterator
 from random import Random
 
@@ -177,18 +177,21 @@ def finish_recorder(window: Window, how: str) -> None:
 
 
 class Cycle:
-    """Refers to itself and to a recorder."""
+    """Refers to itself, to a recorder, and to what shows that the recorder is gone: the last value to go."""
 
-    def __init__(self, recorder: LaunchRecorder | NativeUse | None) -> None:
-        self.itself, self.recorder = self, recorder
+    def __init__(self, recorder: LaunchRecorder | NativeUse | None, mark: object) -> None:
+        self.itself, self.recorder, self.mark = self, recorder, mark
 
 
 def drop_in_cycle(window: Window) -> None:
     """Drop the recorder in a cycle, and return when it is gone: a collection does nothing while another thread makes
-    one, and after the end of this thread there may be none."""
-    gone = weakref.ref(Cycle(window.recorder))
+    one, and after the end of this thread there may be none.  A weak reference would be too early: a collector clears
+    those of all its garbage first, and other threads may run before it drops the garbage itself."""
+    mark = object()
+    alone = sys.getrefcount(mark)
+    Cycle(window.recorder, mark)
     window.recorder = None
-    while gone() is not None:
+    while sys.getrefcount(mark) > alone:
         gc.collect()
         time.sleep(0)
 
