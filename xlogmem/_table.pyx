@@ -17,10 +17,11 @@ __all__ = ["name_memory", "table"]
 cdef enum:
     LOG_LINES = 32              # kept for the log until a thread has the GIL
     LARGE = 4 << 20             # bytes that count as one more of them
+    LONGEST_EXIT = 1000         # ms that an exit waits for calls that need the interpreter
 
 
 include "table/streams.pxi"    # runtimes held through the table, and their streams
-include "table/deferred.pxi"   # work deferred until a thread has the GIL
+include "table/deferred.pxi"   # work deferred until a thread has the GIL, and the end of the interpreter
 include "table/uses.pxi"       # uses, and streams that live
 include "table/host.pxi"       # accesses by the host
 include "table/elsewhere.pxi"  # uses of memory of other devices

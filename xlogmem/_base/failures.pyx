@@ -356,6 +356,7 @@ cdef object budget_error(Failure* failure, str what):
 
 cdef extern from "Python.h" nogil:
     unsigned long PyThread_get_thread_ident()
+    bint Py_IsInitialized()
 
 cdef unsigned long main_thread = threading.main_thread().ident
 
@@ -370,8 +371,9 @@ cdef str thread_name(uint64_t ident):
 cdef int check_signals(bint anywhere, Failure* failure) except -1 nogil:
     """Run the handlers of signals that came in; an exception of a handler (KeyboardInterrupt) is the failure.  Only the
     main thread runs such handlers, and hundreds of other threads must not take the GIL all the time.  With `anywhere`
-    any thread takes it, because `threading` does not know the main thread of every program that embeds Python."""
-    if not anywhere and PyThread_get_thread_ident() != main_thread:
+    any thread takes it, because `threading` does not know the main thread of every program that embeds Python.  The
+    main thread may wait when it has ended the interpreter, too."""
+    if not anywhere and PyThread_get_thread_ident() != main_thread or not Py_IsInitialized():
         return 0
     return run_signal_handlers(failure)
 

@@ -2,17 +2,21 @@
 # writing lines to the log.
 #
 # The interpreter's main thread runs this work as a pending call, when it comes to one.  The next `open` runs it too.
+# Threads of C++ may go on when the interpreter exits and is gone.  From then on nothing is requested of it.
+
+import atexit
 
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
+from posix.unistd cimport usleep
 
 from xlogmem._base.log import logger
 from xlogmem._base.texts import printable
-from xlogmem._base.cpp cimport atomic, make_new, push, vector
+from xlogmem._base.cpp cimport atomic, flag, make_new, push, vector
 from xlogmem._base.labels cimport release
 from xlogmem._base.locks cimport mutex
-from xlogmem._driver cimport LEAF_LOCK, take_at_forks
+from xlogmem._driver cimport LEAF_LOCK, process_was_forked, take_at_forks
 from xlogmem.blocks cimport Core
 
 
@@ -34,14 +38,43 @@ cdef cppclass DeferredCalls:
     vector[RuntimeHold*] with_owners    # whose runtimes have owners of adopted memory to drop
     vector[LogLine] log_lines
     uint64_t left_out                   # lines that were not kept
+    flag interpreter_exits
+    atomic[uint32_t] inside             # calls that need the interpreter
 
 cdef DeferredCalls* deferred = make_new[DeferredCalls]()      # never destroyed: threads may outlive the interpreter
 take_at_forks(&deferred.lock, LEAF_LOCK)
 
 
 cdef void schedule_deferred() noexcept nogil:
-    if deferred.scheduled.exchange(1) == 0 and Py_AddPendingCall(run_deferred, NULL):
-        deferred.scheduled.store(0)             # the queue is full: the next deferred call tries again
+    if deferred.scheduled.exchange(1) == 0 and enter_interpreter():
+        if Py_AddPendingCall(run_deferred, NULL):
+            deferred.scheduled.store(0)         # the queue is full: the next deferred call tries again
+        leave_interpreter()
+
+
+cdef bint enter_interpreter() noexcept nogil:
+    """Begin what needs the interpreter.  False: it exits.  Else `leave_interpreter` follows."""
+    deferred.inside.fetch_add(1)                # before the look: `_exit` does both in the other order
+    if not deferred.interpreter_exits:
+        return True
+    leave_interpreter()
+    return False
+
+
+cdef void leave_interpreter() noexcept nogil:
+    deferred.inside.fetch_sub(1)
+
+
+@atexit.register
+def _exit():
+    """Let no thread enter the interpreter from now on.  Those that are inside leave it, unless they wait for long: a
+    thread that wants the GIL of an interpreter that is gone would be ended, or crash."""
+    cdef uint32_t waited = 0
+    deferred.interpreter_exits.store(True)
+    with nogil:
+        while deferred.inside.load() and waited < <uint32_t>LONGEST_EXIT and not process_was_forked():
+            usleep(1000)
+            waited += 1
 
 
 cdef int run_deferred(void* _) noexcept:

@@ -22,7 +22,6 @@ from xlogmem._base.failures cimport (
     set_aside,
 )
 from xlogmem._core cimport Found
-from xlogmem._driver cimport process_is_closing
 from xlogmem._order cimport has_several_devices
 from xlogmem.blocks cimport Core
 from xlogmem.launch import host
@@ -46,7 +45,7 @@ from xlogmem.native cimport (
 
 cdef bint may_be_elsewhere(Launch* launch, Failure* failure) noexcept nogil:
     """True if a runtime of another device may have a block that was not found."""
-    if not has_several_devices() or process_is_closing():
+    if not has_several_devices():
         return False
     if launch.refused:
         return is_access(&launch.accesses[launch.refused - 1])
@@ -126,8 +125,16 @@ cdef object block_anywhere(Core own, const xlogmem_access* access):
     return None
 
 
+cdef int end_recorder(xlogmem_use* use, bint launched, xlogmem_error* error) noexcept nogil:
+    """End what `prepare_elsewhere` began; nothing of it is filed once the interpreter exits."""
+    cdef int failed = 0
+    if enter_interpreter():
+        failed = end_elsewhere(use, launched, error)
+        leave_interpreter()
+    return failed
+
+
 cdef int end_elsewhere(xlogmem_use* use, bint launched, xlogmem_error* error) noexcept with gil:
-    """End what `prepare_elsewhere` began."""
     cdef UnderWay exception
     set_aside(&exception)
     recorder = <object><PyObject*>(<size_t>use & ~<size_t>1)

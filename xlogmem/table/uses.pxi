@@ -128,8 +128,11 @@ cdef struct Launch:
 
 # ---------------------------------------------------------------------------------------------- the GIL
 cdef PyThreadState* release_gil() noexcept nogil:
-    """Release the GIL before a call that may wait, if this thread holds it.  Returns what `restore_gil` needs."""
-    return PyEval_SaveThread() if not process_is_closing() and PyGILState_Check() else NULL
+    """Release the GIL before a call that may wait, if this thread holds it.  Returns what `restore_gil` needs.
+
+    An interpreter that is gone says of every thread that it holds the GIL, so the end of the process is looked at after
+    the interpreter."""
+    return PyEval_SaveThread() if PyGILState_Check() and not process_is_closing() else NULL
 
 
 cdef void restore_gil(PyThreadState* thread) noexcept nogil:
@@ -358,8 +361,11 @@ cdef int prepare_slowly(RuntimeHold* hold, Launch* launch, AtOnce done, Window**
 cdef int refuse_or_look_elsewhere(RuntimeHold* hold, Launch* launch, Failure* failure, xlogmem_use** use,
                                   xlogmem_error* error) noexcept nogil:
     """Prepare the use in the runtimes of other devices, too, or fill in the error."""
-    if may_be_elsewhere(launch, failure):
-        if prepare_elsewhere(hold, launch, use, error) == 0 or error.kind != 0:
+    cdef bint known
+    if may_be_elsewhere(launch, failure) and enter_interpreter():
+        known = prepare_elsewhere(hold, launch, use, error) == 0 or error.kind != 0
+        leave_interpreter()
+        if known:
             return error.kind != 0
     return refuse_prepare(hold.core, failure, launch, error)
 
@@ -467,14 +473,14 @@ cdef int table_finish(xlogmem_runtime* runtime, xlogmem_use* use, xlogmem_error*
     if use == NULL:
         return 0
     if unlikely(is_recorder(use)):
-        return end_elsewhere(use, True, error)
+        return end_recorder(use, True, error)
     return end_use(<RuntimeHold*>runtime, <Window*>use, LAUNCHED, error)
 
 
 cdef void table_cancel(xlogmem_runtime* runtime, xlogmem_use* use) noexcept nogil:
     cdef xlogmem_error unread
     if use != NULL and is_recorder(use):
-        end_elsewhere(use, False, &unread)
+        end_recorder(use, False, &unread)
     elif use != NULL:
         end_use(<RuntimeHold*>runtime, <Window*>use, CANCELLED, &unread)
 
