@@ -85,6 +85,10 @@ def test_arguments_that_are_wrong(still_right, library):
     b, runtime, (block, _) = still_right
     with nothing_happens(b.driver, b.runtime), thrown("invalid_argument", "flags.*0x100"):
         runtime.open(b.T.handle, read=[block.ptr], flags=256)
+    named = runtime.find(block.ptr)
+    with thrown("invalid_argument", "flags.*0x100"):
+        named.use(b.T.handle, flags=256)
+    named.delete()
     launch = runtime.open(b.T.handle, read=[block.ptr])
     launch.commit()
     with thrown("invalid_argument", "has ended"):

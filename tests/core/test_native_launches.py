@@ -203,6 +203,21 @@ def test_a_launch_that_another_is_assigned_to_is_filed(native):
     assert runtime_counts(b) == (2, 0)
 
 
+@pytest.mark.parametrize("end", ["commit", "cancel"])
+def test_a_launch_that_has_ended_leaves_the_next_one_alone(native, end):
+    """The next one may have its window."""
+    b, runtime = native()
+    block, other = b.alloc(b.S), b.alloc(b.S)
+    first = runtime.open(b.T.handle, write=[block.ptr])
+    getattr(first, end)()
+    counts = runtime_counts(b)
+    second = runtime.open(b.T.handle, write=[other.ptr])
+    first.delete()
+    assert runtime_counts(b) == counts
+    second.delete()
+    assert runtime_counts(b)[0] == counts[0] + 1
+
+
 def test_a_runtime_is_moved_and_a_closed_one_is_refused(native):
     b, runtime = native()
     block = b.alloc(b.S)

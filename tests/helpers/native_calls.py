@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import shutil
 import subprocess
 import sysconfig
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
+from fabricated import folder_of
 from places import HELPERS
 
 import xlogmem
@@ -24,6 +26,12 @@ WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Wsig
 VOID, SIZE, TEXT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 WORK = ctypes.CFUNCTYPE(ctypes.c_int)
 FORMS = {"pointers": 0, "addresses": 1, "spans": 2, "blocks": 3, "described": 4, "columns": 5, "many": 6, "flags": 7}
+CCCL = [folder_of("rmm/resource_ref.hpp", "librmm-cu12", "librmm-cu13"),
+        folder_of("cuda/memory_resource", "librmm-cu12", "librmm-cu13"),
+        folder_of("cuda_runtime_api.h", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
+        folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt"),
+        folder_of("rapids_logger/logger.hpp", "rapids-logger")]
+SYSTEM = [f"-isystem{folder}" for folder in [*CCCL, sysconfig.get_path("include")]]
 WITH_GIL = ("import_table", "open_runtime", "runtime_of_device", "identify_block")
 
 
@@ -50,10 +58,24 @@ def compile_module(source: Path, target: Path, *options: str, includes: Iterable
 
 
 @cache
-def build(folder: Path) -> Library:
+def build(folder: Path, *options: str) -> Library:
     path = folder / "native_calls.so"
-    compile_module(HELPERS / "native_calls.cpp", path, "-fvisibility=default", *WARNINGS)
+    compile_module(HELPERS / "native_calls.cpp", path, "-fvisibility=default", *options, *WARNINGS)
     return Library(path)
+
+
+def build_resource(folder: Path, *options: str) -> Path:
+    """Compile a program with `xlogmem_mr.hpp`, which needs CCCL."""
+    path = folder / "resource.so"
+    subprocess.run([compiler(), "-std=c++20", "-shared", "-fPIC", *options, f"-I{xlogmem.get_include()}", *SYSTEM,
+                    str(HELPERS / "native_resource.cpp"), "-o", str(path)], check=True)
+    return path
+
+
+def planted_programs() -> Path | None:
+    """The folder with the programs for a run with a planted defect, which are compiled."""
+    named = os.environ.get("PLANTED_PROGRAMS")
+    return Path(named) if named else None
 
 
 class Library:

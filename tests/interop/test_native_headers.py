@@ -3,24 +3,18 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
 from fabricated import folder_of
-from native_calls import WARNINGS, compiler
+from native_calls import CCCL, SYSTEM, WARNINGS, build_resource, compiler, planted_programs
 from places import HELPERS
 
 import xlogmem
-from xlogmem import DeviceRuntime
+from xlogmem import AsyncMemoryResource, DeviceMemoryResource, DeviceRuntime
 
 INCLUDE = Path(xlogmem.get_include())
-CCCL = [folder_of("rmm/resource_ref.hpp", "librmm-cu12", "librmm-cu13"),
-        folder_of("cuda/memory_resource", "librmm-cu12", "librmm-cu13"),
-        folder_of("cuda_runtime_api.h", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
-        folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt"),
-        folder_of("rapids_logger/logger.hpp", "rapids-logger")]
-SYSTEM = [f"-isystem{folder}" for folder in [*CCCL, sysconfig.get_path("include")]]
+LEGACY = 1                                              # the handle of the legacy default stream
 needs_cccl = pytest.mark.skipif(None in CCCL, reason="needs RMM: its headers, and those of CUDA")
 
 
@@ -102,17 +96,36 @@ def test_containers_of_rmm_allocate_from_the_resource(tmp_path):
     assert (counters["allocations"], counters["uses"], runtime.live_bytes) == (3, 1, 0)
 
 
+class Noting(DeviceMemoryResource):
+    """Notes on which streams memory is freed."""
+
+    order = "stream"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.below, self.freed_on = AsyncMemoryResource(), []
+
+    def allocate(self, nbytes, stream):
+        return self.below.allocate(nbytes, stream)
+
+    def deallocate(self, ptr, nbytes, stream):
+        self.freed_on.append(stream)
+        self.below.deallocate(ptr, nbytes, stream)
+
+
 @needs_cccl
 @pytest.mark.simulator
 def test_a_resource_of_cccl_allocates_and_frees(tmp_path):
-    library = tmp_path / "resource.so"
-    subprocess.run([compiler(), "-std=c++20", "-shared", "-fPIC", f"-I{INCLUDE}", *SYSTEM,
-                    HELPERS / "native_resource.cpp", "-o", library], check=True)
+    planted = planted_programs()
+    library = planted / "resource.so" if planted else build_resource(tmp_path)
     work = ctypes.PyDLL(str(library)).work
     work.restype = ctypes.c_longlong
-    runtime = DeviceRuntime()
+    below = Noting()
+    runtime = DeviceRuntime(resource=below)
+    stream = runtime.acquire_stream()
     live = ctypes.CFUNCTYPE(ctypes.c_longlong)(lambda: runtime.live_bytes)
-    assert work(ctypes.py_object(runtime), ctypes.c_void_p(runtime.acquire_stream().handle), live) == 1024
+    assert work(ctypes.py_object(runtime), ctypes.c_void_p(stream.handle), live) == 1024
+    assert below.freed_on == [stream.handle, LEGACY]
     assert runtime.live_bytes == 0
     assert runtime.counters()["uses"] == 1
 
