@@ -227,6 +227,7 @@ def test_a_runtime_is_moved_and_a_closed_one_is_refused(native):
     for closed in (runtime, moved):
         for call in (lambda one: one.open(b.T.handle, read=[block.ptr]), lambda one: one.find(block.ptr),
                      lambda one: one.allocate(8, b.S.handle), lambda one: one.free(block.ptr, b.S.handle),
+                     lambda one: one.allocate_many([8], b.S.handle), lambda one: one.free_many([8], b.S.handle),
                      lambda one: one.wait(b.T.handle, block.ptr), lambda one: one.record_use(block.ptr, b.T.handle),
                      lambda one: one.held(b.T.handle).__enter__()):
             with nothing_happens(b.driver, b.runtime), pytest.raises(

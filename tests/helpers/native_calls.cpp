@@ -2,7 +2,7 @@
 // its text.  Runtimes, launches and the other objects lie on the heap, and Python has their addresses.
 #include <Python.h>
 
-#include <array>
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -141,6 +141,15 @@ char const* allocate(runtime* of, std::size_t nbytes, CUstream_st* stream, void*
 }
 char const* deallocate(runtime* of, void* memory, CUstream_st* stream) {
     return guarded([&] { of->deallocate(memory, stream); });
+}
+char const* allocate_many(runtime* of, std::size_t count, std::size_t const* nbytes, CUstream_st* stream, void** made) {
+    return guarded([&] {
+        std::vector<void*> const memory = of->allocate_many({nbytes, nbytes + count}, stream);
+        std::copy(memory.begin(), memory.end(), made);
+    });
+}
+char const* deallocate_many(runtime* of, std::size_t count, void* const* memory, CUstream_st* stream) {
+    return guarded([&] { of->deallocate_many({memory, memory + count}, stream); });
 }
 char const* record_use(runtime* of, void* memory, CUstream_st* stream) {
     return guarded([&] { of->record_use(memory, stream); });

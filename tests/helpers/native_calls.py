@@ -215,6 +215,15 @@ class NativeRuntime:
     def free(self, memory: int, stream: int) -> None:
         self.library.call("deallocate", self.address, memory, stream)
 
+    def allocate_many(self, sizes: list[int], stream: int) -> list[int]:
+        """Addresses; 0 for no bytes."""
+        made = (VOID * len(sizes))()
+        self.library.call("allocate_many", self.address, SIZE(len(sizes)), (SIZE * len(sizes))(*sizes), stream, made)
+        return [one or 0 for one in made]
+
+    def free_many(self, memory: list[int], stream: int) -> None:
+        self.library.call("deallocate_many", self.address, SIZE(len(memory)), (VOID * len(memory))(*memory), stream)
+
     def record_use(self, memory: int, stream: int) -> None:
         self.library.call("record_use", self.address, memory, stream)
 

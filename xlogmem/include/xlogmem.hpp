@@ -25,6 +25,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "xlogmem.h"
 
@@ -59,17 +60,13 @@ struct python_error : error { using error::error; };
 // clang-format on
 
 //! There is no device memory left.  Copies do not allocate.
-class out_of_memory : public std::bad_alloc {
-  public:
-    explicit out_of_memory(xlogmem_error const& failure) noexcept : failure_{failure} {}
-    char const* what() const noexcept override { return failure_.text; }
-
-  private:
-    xlogmem_error failure_;
+struct out_of_memory : std::bad_alloc {
+    explicit out_of_memory(xlogmem_error const& with) noexcept : failure{with} {}
+    char const* what() const noexcept override { return failure.text; }
+    xlogmem_error failure;
 };
 
 namespace detail {
-
 [[noreturn]] inline void raise(xlogmem_error const& failure) {
     switch (failure.kind) {
         case XLOGMEM_OUT_OF_MEMORY: throw out_of_memory{failure};
@@ -94,7 +91,6 @@ void call(Function* function, Arguments... arguments) {
     xlogmem_error failure;
     if (function(arguments..., &failure) != 0) raise(failure);
 }
-
 }  // namespace detail
 
 //! Use this table, which is that of the capsule XLOGMEM_TABLE.  `import_table` does it for a module of Python.
@@ -126,7 +122,6 @@ void call(Function* function, Arguments... arguments) {
 }
 
 namespace detail {
-
 // How a hold, the promise of a held stream, and a launch end.
 struct closer {
     void operator()(xlogmem_runtime* hold) const noexcept { xlogmem::table().close(hold); }
@@ -152,8 +147,17 @@ template <class S, class = std::enable_if_t<std::is_convertible_v<S const&, CUst
 CUstream_st* handle_of(S const& s, char) { return s; }
 template <class S> auto handle_of(S const& s, int) -> decltype(static_cast<CUstream_st*>(s.value())) { return s.value(); }
 template <class S> auto handle_of(S const& s, long) -> decltype(static_cast<CUstream_st*>(s.get())) { return s.get(); }
+
+// The size of memory, or 1.  A span of nothing may point to the end of a block, which is the begin of another.
+template <class T> auto size_of(T const& memory, int) -> decltype(memory.size()) { return memory.size(); }
+template <class T> std::size_t size_of(T const&, long) { return 1; }
 // clang-format on
 
+template <class... T>
+struct group {
+    std::uint32_t access;
+    std::tuple<T const&...> memory;
+};
 }  // namespace detail
 
 //! Any stream: a cudaStream_t or CUstream, what converts to one (torch's CUDAStream), or has it as `value()`
@@ -200,6 +204,16 @@ class runtime {
     //! Free on the stream, after every recorded use.  The next DeviceRuntime.reap_pending raises a failure.
     void deallocate(void* memory, stream_view stream) const {
         xlogmem::table().deallocate(get(), memory, stream.get());
+    }
+    //! `allocate` for several blocks, by one call: all or none.
+    std::vector<void*> allocate_many(std::vector<std::size_t> const& sizes, stream_view stream) const {
+        std::vector<void*> memory(sizes.size());
+        detail::call(xlogmem::table().allocate_many, get(), sizes.size(), sizes.data(), stream.get(), memory.data());
+        return memory;
+    }
+    //! `deallocate` for several; null pointers are passed over.
+    void deallocate_many(std::vector<void*> const& memory, stream_view stream) const {
+        xlogmem::table().deallocate_many(get(), memory.size(), memory.data(), stream.get());
     }
     //! Work on this stream uses the memory, too, and is complete before it is handed out again.  Nothing orders the work.
     void record_use(void* memory, stream_view stream) const {
@@ -253,14 +267,6 @@ class block {
     xlogmem_access access_{};
 };
 
-namespace detail {
-template <class... T>
-struct group {
-    std::uint32_t access;
-    std::tuple<T const&...> memory;
-};
-}  // namespace detail
-
 //! `reads(a, b)`, for a statement with `launch`, `wait` or `accesses`: refers to its arguments.
 //!
 //! Memory is a pointer anywhere into a block, an address (CUdeviceptr), a `block`, or an object with `data()`: a span, an
@@ -281,7 +287,6 @@ class accesses {
     template <class... Groups> explicit accesses(Groups const&... groups) { (append(groups), ...); }
     accesses(accesses const&) = delete;
     accesses& operator=(accesses const&) = delete;
-
     //! Add `reads(...)`, `writes(...)` or `reads_writes(...)`.
     template <class... T> void append(detail::group<T...> const& group) {
         access_ = group.access;
@@ -300,11 +305,6 @@ class accesses {
     template <class T>
     struct is_described<T, std::void_t<decltype(xlogmem_memory(std::declval<T const&>(), std::declval<accesses&>()))>>
         : std::true_type {};
-    // A span of nothing may point to the end of a block, which is the begin of another.
-    // clang-format off
-    template <class T> static auto size_of(T const& memory, int) -> decltype(memory.size()) { return memory.size(); }
-    template <class T> static std::size_t size_of(T const&, long) { return 1; }
-    // clang-format on
 
     template <class T>
     void add(T const& memory) {
@@ -319,7 +319,7 @@ class accesses {
             push({memory, 0, 0, 0});
         } else {
             static_assert(std::is_pointer_v<decltype(memory.data())>, "give this type a function xlogmem_memory");
-            if (size_of(memory, 0) != 0) add(memory.data());
+            if (detail::size_of(memory, 0) != 0) add(memory.data());
         }
     }
     void push(xlogmem_access const& one) {
