@@ -158,6 +158,37 @@ def test_a_handle_that_means_another_stream_after_the_release(four_and_hold):
     check(cuda.cuStreamDestroy(again))
 
 
+def test_a_promise_that_was_broken_ends(four_and_hold, driver):
+    """The stream was destroyed, and found so, inside a use.  Its handle means another stream when the promises end, and
+    the end leaves no fence there."""
+    b, hold = four_and_hold
+    block, other = b.alloc(b.S), Hold(b.runtime)
+    stream = check(cuda.cuStreamCreate(1))
+    handle = int(stream)
+    for one in (hold, hold, other):
+        one.hold_stream(handle)
+    opened = hold.prepare(handle, read=[block.ptr])
+    check(cuda.cuStreamDestroy(stream))
+    again = check(cuda.cuStreamCreate(1))
+    assert int(again) == handle
+    with pytest.raises(StreamMisuseError, match="in use"):
+        b.runtime.register_stream(handle)
+    with pytest.raises(Refused, match="in use"):
+        hold.hold_stream(handle)
+    for one in (hold, hold, other):
+        assert calls_of(driver, lambda one=one: one.release_stream(handle), "cuEventRecord") == [0]
+    with pytest.raises(Refused, match="is not held"):
+        hold.release_stream(handle)
+    hold.finish(opened)
+    other.close()
+    assert queries_of_a_use(driver, hold, handle, block) == [1]         # of the new stream, which nobody has promised
+    hold.hold_stream(handle)
+    assert queries_of_a_use(driver, hold, handle, block) == [0]
+    hold.release_stream(handle)
+    b.runtime.unregister_stream(handle, successor=b.S)
+    check(cuda.cuStreamDestroy(again))
+
+
 def test_a_stream_that_captures_cannot_be_identified(four_and_hold, foreign):
     _, hold = four_and_hold
     stream = at(foreign())

@@ -284,12 +284,13 @@ cdef void leave_kept_unlocks(RuntimeHold* hold, size_t number, bint entered) noe
     cdef OrderState* order = hold.core.order
     cdef KeptStream kept = hold.kept[number]
     cdef StreamState* stream = order.streams[kept.stream.index]
+    cdef bint was_destroyed = is_unowned(stream)        # in spite of the promise: the handle means another stream
     hold.kept[number] = hold.kept.back()
     hold.kept.pop_back()
     if stream.number != kept.stream.number or not stream.alive:
         return
     release_stream_locked(order, stream)
-    if not is_unowned(stream):
+    if was_destroyed or not is_unowned(stream):
         return
     order.in_flight += 1                                # nothing is deleted meanwhile
     if entered and covering(stream, stream.count) == NULL:
