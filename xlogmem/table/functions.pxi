@@ -178,7 +178,6 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     cdef StreamState* state = default_stream(hold, stream)
     cdef StreamCache* cache = cache_of_handle(hold, state, stream)
     cdef Allocation wanted
-    cdef bint capturing = False
     cdef Scope scope
     cdef int failed
     if cache != NULL and not goes_slowly(core) and (state != NULL or may_allocate_at(<size_t>stream)):
@@ -200,10 +199,7 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1                                        # in a forked child too, before the lock
     drain(core)
-    failed = lookup_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &capturing, &state, failure)
-    if not failed and capturing:
-        state.busy -= 1
-        failed = fail_stream(failure, STREAM_IS_CAPTURING, state.number)
+    failed = lookup_usable_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &state, failure)
     core.order.lock.unlock()
     if not failed:
         start_call_on(&wanted, nbytes, state)

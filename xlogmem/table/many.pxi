@@ -8,7 +8,7 @@ from libc.stdint cimport uint64_t
 
 from xlogmem.native cimport xlogmem_error, xlogmem_runtime
 from xlogmem._base.cpp cimport check, unlikely
-from xlogmem._base.failures cimport DEVICE_IS_LOST, LOST, STREAM_IS_CAPTURING, Failure, fail_stream
+from xlogmem._base.failures cimport DEVICE_IS_LOST, LOST, Failure
 from xlogmem._base.labels cimport Label, release
 from xlogmem._core cimport (
     CAPTURE_WAS_CHECKED,
@@ -89,16 +89,13 @@ cdef int allocate_many_on(RuntimeHold* hold, size_t count, const size_t* nbytes,
     cdef StreamState* state = NULL
     cdef Piece[GROUP] pieces
     cdef Allocation wanted
-    cdef bint capturing = False
     cdef size_t first = 0, n
     cdef Scope scope
     cdef int failed
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1                                        # in a forked child too, before the lock
     drain(core)
-    failed = lookup_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &capturing, &state, failure)
-    if not failed and capturing:
-        failed = fail_stream(failure, STREAM_IS_CAPTURING, state.number)
+    failed = lookup_usable_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &state, failure)
     core.order.lock.unlock()
     if not failed:
         start_call_on(&wanted, 0, state)
@@ -110,7 +107,6 @@ cdef int allocate_many_on(RuntimeHold* hold, size_t count, const size_t* nbytes,
             end_group(n, pieces, &ptrs[first])
             first += n
         release(wanted.stack)
-    if state != NULL:
         core.order.lock.lock()
         state.busy -= 1
         core.order.lock.unlock()

@@ -196,6 +196,22 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline un
     return 0
 
 
+cdef int lookup_usable_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline unknown, StreamState** result,
+                                    Failure* failure) except -1 nogil:
+    """Do as `lookup_stream_locks`, and refuse a stream that is capturing.  On failure there is no stream, and none is
+    busy."""
+    cdef bint capturing = False
+    result[0] = NULL
+    if lookup_stream_locks(hold, given, unknown, &capturing, result, failure):
+        return 1
+    if not capturing:
+        return 0
+    result[0].busy -= 1
+    fail_stream(failure, STREAM_IS_CAPTURING, result[0].number)
+    result[0] = NULL
+    return 1
+
+
 cdef inline bint is_settled(StreamState* stream) noexcept nogil:
     """True if an allocation leaves the discipline of a stream as it is."""
     return stream.discipline == OPAQUE or stream.is_named or stream.driver_id == 0

@@ -28,7 +28,6 @@ from xlogmem._base.failures cimport (
     WAIT_IS_CIRCULAR,
     Failure,
     fail_block,
-    fail_stream,
     is_sticky,
 )
 from xlogmem._core cimport (
@@ -304,15 +303,12 @@ cdef int prepare_by_lookup(RuntimeHold* hold, Launch* launch, Window** result, F
     cdef CoreState* core = hold.core
     cdef StreamState* stream = NULL
     cdef Window* window = NULL
-    cdef bint capturing = False
     cdef Scope scope
     cdef int failed
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1                                        # in a forked child too, before the lock
     drain(core)
-    failed = lookup_stream_locks(hold, launch.handle, ORDINARY, &capturing, &stream, failure)
-    if not failed and capturing:
-        failed = fail_stream(failure, STREAM_IS_CAPTURING, stream.number)
+    failed = lookup_usable_stream_locks(hold, launch.handle, ORDINARY, &stream, failure)
     if not failed:
         if launch.flags & <uint32_t>XLOGMEM_KEEPS_STREAM and <size_t>launch.handle > PER_THREAD:
             keep_stream_locked(hold, launch.handle, stream)
@@ -495,20 +491,19 @@ cdef int table_wait(xlogmem_runtime* runtime, void* stream, const xlogmem_access
 
 
 # ---------------------------------------------------------------------------------------------- blocks
-cdef int find_block_of(CoreState* core, const xlogmem_access* access, Block** block, uint64_t* generation,
+cdef int find_block_of(CoreState* core, const xlogmem_access* access, Found* found, Block** block,
                        xlogmem_error* error) noexcept nogil:
-    """Find the block that an access names, which another thread may free at any time."""
+    """Find the block that an access names, which another thread may free at any time.  Of an identity `found` has no
+    more than the access."""
     cdef Failure failure
-    cdef Found found
     cdef bint known
     if refuse_forked(&failure):
         return refuse_use(core, &failure, 1, error)
     found.slot, found.generation = access.slot, access.generation
     core.order.lock.lock()
-    known = access.generation != 0 or find_by_address_locked(core, access.address, &found)
+    known = access.generation != 0 or find_by_address_locked(core, access.address, found)
     block[0] = core.blocks[found.slot] if known and found.slot < core.blocks.size() else NULL
     core.order.lock.unlock()
-    generation[0] = found.generation
     if not known:
         return refuse_untracked(error, access, 1, 1)
     if block[0] == NULL:
@@ -523,19 +518,12 @@ cdef inline bint names_nothing(const xlogmem_access* access) noexcept nogil:
 
 cdef int table_find(xlogmem_runtime* runtime, const void* ptr, xlogmem_access* access, uint64_t* base, size_t* nbytes,
                     xlogmem_error* error) noexcept nogil:
-    cdef CoreState* core = (<RuntimeHold*>runtime).core
     cdef xlogmem_access named
-    cdef Failure failure
+    cdef Block* block
     cdef Found found
-    cdef bint known
-    if refuse_forked(&failure):
-        return refuse_use(core, &failure, 1, error)
-    core.order.lock.lock()
-    known = find_by_address_locked(core, <uint64_t>ptr, &found)
-    core.order.lock.unlock()
-    if not known:
-        named.address = <uint64_t>ptr
-        return refuse_untracked(error, &named, 1, 1)
+    named.address, named.generation, named.slot = <uint64_t>ptr, 0, 0
+    if find_block_of((<RuntimeHold*>runtime).core, &named, &found, &block, error):
+        return 1
     fill_access(access, &found)
     if base != NULL:
         base[0] = found.ptr
@@ -588,16 +576,16 @@ cdef bint find_address_of(CoreState* core, Found* found) noexcept nogil:
 cdef int table_ready(xlogmem_runtime* runtime, const xlogmem_access* access, int* ready,
                      xlogmem_error* error) noexcept nogil:
     cdef CoreState* core = (<RuntimeHold*>runtime).core
-    cdef uint64_t generation = 0
     cdef Block* block = NULL
     cdef bint done = False
     cdef Failure failure
+    cdef Found found
     ready[0] = names_nothing(access)                    # an empty array has no uses
     if ready[0]:
         return 0
-    if find_block_of(core, access, &block, &generation, error):
+    if find_block_of(core, access, &found, &block, error):
         return 1
-    if look_at_block(core, block, generation, &done, &failure):
+    if look_at_block(core, block, found.generation, &done, &failure):
         return refuse_use(core, &failure, 1, error)
     ready[0] = done
     return 0
@@ -606,17 +594,17 @@ cdef int table_ready(xlogmem_runtime* runtime, const xlogmem_access* access, int
 cdef int table_synchronize(xlogmem_runtime* runtime, const xlogmem_access* access,
                            xlogmem_error* error) noexcept nogil:
     cdef CoreState* core = (<RuntimeHold*>runtime).core
-    cdef uint64_t generation = 0
     cdef Block* block = NULL
     cdef PyThreadState* thread
     cdef Failure failure
+    cdef Found found
     cdef int failed
     if names_nothing(access):
         return 0
-    if find_block_of(core, access, &block, &generation, error):
+    if find_block_of(core, access, &found, &block, error):
         return 1
     thread = release_gil()
-    failed = wait_for_block(core, block, generation, &failure)
+    failed = wait_for_block(core, block, found.generation, &failure)
     restore_gil(thread)
     return refuse_use(core, &failure, 1, error) if failed else 0
 
@@ -627,19 +615,15 @@ cdef int table_hold_stream(xlogmem_runtime* runtime, void* stream, xlogmem_error
     cdef CoreState* core = hold.core
     cdef cy.CUstream handle = <cy.CUstream>named_handle(stream)
     cdef StreamState* state = NULL
-    cdef bint capturing = False
     cdef Failure failure
     cdef Scope scope
     cdef int failed
     if refuse_lost(core, &failure) or enter_context(core.order.context, &scope, &failure):
         return refuse_use(core, &failure, 0, error)
-    failed = lookup_stream_locks(hold, handle, ORDINARY, &capturing, &state, &failure)
-    if not failed and capturing:
-        failed = fail_stream(&failure, STREAM_IS_CAPTURING, state.number)
+    failed = lookup_usable_stream_locks(hold, handle, ORDINARY, &state, &failure)
     if not failed:
         keep_stream_locked(hold, handle, state)
         know_stream_locked(hold, handle, state)
-    if state != NULL:
         state.busy -= 1
     core.order.lock.unlock()
     leave_context(&scope)
