@@ -7,7 +7,7 @@ from typing_extensions import disjoint_base
 from xlogmem.blocks import Core
 from xlogmem.streams import Stream, _StreamLike
 
-__all__ = ["LaunchRecorder", "use"]
+__all__ = ["Host", "LaunchRecorder", "host", "use"]
 
 explanations: list[Callable[[Core], str | None]]
 
@@ -19,10 +19,16 @@ _What: TypeAlias = object
 class Together: ...
 
 @final
+class Host:
+    def __init__(self) -> None: ...
+
+host: Host
+
+@final
 class LaunchRecorder:
     def __init__(
         self,
-        stream: _StreamLike,
+        stream: _StreamLike | Host,
         *,
         runtime: Core | None = None,
         untracked: str = "raise",
@@ -32,7 +38,7 @@ class LaunchRecorder:
     @property
     def runtime(self) -> Core: ...
     @property
-    def stream(self) -> Stream: ...
+    def stream(self) -> Stream | None: ...  # None: the host
     @property
     def untracked(self) -> str: ...
     @property
@@ -58,7 +64,7 @@ def provide_runtimes(
     get_runtime: Callable[[int], Core], existing_runtimes: Callable[[], Sequence[Core]] | None = None
 ) -> None: ...
 def use(
-    stream: _StreamLike | None,
+    stream: _StreamLike | Host | None,
     read: _What = (),
     write: _What = (),
     read_write: _What = (),

@@ -14,7 +14,7 @@ from four_streams import Capture, FourStreams, nothing_happens
 from other_threads import Beside, beside_waiting, until
 
 import xlogmem
-from xlogmem import BlockState, LaunchRecorder, StreamMisuseError, UseAfterFreeError, host, use
+from xlogmem import Access, BlockState, LaunchRecorder, StreamMisuseError, UseAfterFreeError, host, use
 from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
@@ -350,6 +350,8 @@ def test_the_host_is_no_stream(staging):
                   lambda: p.block.free(host), lambda: p.runtime.adopt(p.address, 16, host)):
         with pytest.raises(TypeError, match=r"xlogmem\.Host is not a CUDA stream"):
             wrong()
+    with pytest.raises(TypeError, match=r"prepare_block_use: xlogmem\.host is no stream"):
+        p.runtime.prepare_block_use(p.block, host, Access.READ)
     with pytest.raises(StreamMisuseError, match="no memory is named"):
         use(host).preflight()
 
@@ -432,9 +434,9 @@ def test_an_array_is_adopted_as_long_as_it_lives(staging):
 def test_an_adoption_by_an_access_says_that_it_does_not_wait(staging):
     p = staging()
     p.block.free()
-    with pytest.warns(RuntimeWarning, match="does not wait for what streams have queued"):
-        with use(host, write=p.array, runtime=p.runtime, untracked="adopt"):
-            pass
+    with (pytest.warns(RuntimeWarning, match="does not wait for what streams have queued"),
+          use(host, write=p.array, runtime=p.runtime, untracked="adopt")):
+        pass
 
 
 # ---------------------------------------------------------------------------------------------- several devices

@@ -1,13 +1,17 @@
 """Launches of xlogmem.hpp: what `use` does for Python, from C++."""
 from __future__ import annotations
 
+import ctypes
 import threading
 
 import pytest
+from cuda.bindings import driver as cuda
 from four_streams import at, nothing_happens
 from native_calls import FORMS, NativeRuntime, Thrown
+from other_threads import beside_waiting
 
 from xlogmem import AsyncMemoryResource, PoolMemoryResource, get_runtime
+from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
 DECLARED = pytest.mark.parametrize("declared", [True, False])
@@ -309,3 +313,34 @@ def test_a_block_is_identified_from_what_python_has(native):
     assert named.data == block.ptr
     named.use(b.T.handle)
     named.delete()
+
+
+# ------------------------------------------------------------------------------------------------ the host
+def test_the_host_waits_and_launches_wait_for_it(native):
+    b, runtime = native()
+    b.driver.set_policy("min")
+    address, device = int(check(cuda.cuMemHostAlloc(512, 0))), b.alloc(b.S)
+    ctypes.memset(address, 1, 512)
+    block = b.runtime.adopt(address, 512)
+    waits = []
+
+    def upload() -> None:
+        with runtime.launch(b.S.handle, read=[address], write=[device.ptr]):
+            check(cuda.cuMemcpyHtoDAsync(device.ptr, address, 512, b.S.handle))
+
+    def refill() -> None:
+        waits.append(beside_waiting(b.runtime, upload))
+        ctypes.memset(address, 2, 512)
+
+    upload()
+    runtime.access_on_host(address, refill)
+    waits[0].result()
+    check(cuda.cuCtxSynchronize())
+    assert b.driver.peek(device.ptr, 1) == b"\2"
+    assert b.runtime.counters()["host_waits"] >= 1
+    with pytest.raises(Thrown, match="device memory, which the host cannot read or write"):
+        runtime.access_on_host(device.ptr, lambda: None)
+    with pytest.raises(Thrown, match="XLOGMEM_HOST is the host, and no stream"):
+        runtime.allocate(16, 2**64 - 2)
+    block.free()
+    check(cuda.cuMemFreeHost(address))

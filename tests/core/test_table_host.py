@@ -4,7 +4,19 @@ from __future__ import annotations
 import ctypes
 
 import pytest
-from c_table import ANY_THREAD, CONFLICT, HOST, INVALID, KEEPS_STREAM, NOT_FOUND, REFUSE_CONFLICTS, STALE, WRITE, Hold, Refused
+from c_table import (
+    ANY_THREAD,
+    CONFLICT,
+    HOST,
+    INVALID,
+    KEEPS_STREAM,
+    NOT_FOUND,
+    REFUSE_CONFLICTS,
+    STALE,
+    WRITE,
+    Hold,
+    Refused,
+)
 from cuda.bindings import driver as cuda
 from four_streams import nothing_happens
 from other_threads import Beside, beside_waiting

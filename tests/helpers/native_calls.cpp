@@ -229,6 +229,16 @@ char const* launch_around(runtime* of, CUstream_st* stream, int form, char* read
     });
 }
 
+char const* access_on_host(runtime* of, void* memory, int (*work)()) {
+    return guarded([&] {
+        {
+            launch use{*of, xlogmem::host, xlogmem::reads_writes(memory)};
+            if (work()) throw std::runtime_error{"the work failed"};
+        }
+        xlogmem::wait(*of, xlogmem::host, xlogmem::writes(memory));
+    });
+}
+
 char const* wait_for(runtime* of, CUstream_st* stream, void* memory, int written) {
     return guarded([&] {
         if (written)

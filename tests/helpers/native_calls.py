@@ -209,6 +209,10 @@ class NativeRuntime:
         self.library.call("launch_around", self.address, stream, ctypes.c_int(FORMS[form]), read, written,
                           WORK(inside))
 
+    def access_on_host(self, memory: int, work: Callable[[], object]) -> None:
+        """Call `work` inside an access by the host; then the host waits for the memory without an access."""
+        self.library.call("access_on_host", self.address, memory, WORK(lambda: work() is not None))
+
     def allocate(self, nbytes: int, stream: int) -> int:
         return self.library.make("allocate", self.address, nbytes, stream)
 

@@ -18,14 +18,15 @@ An object may offer several descriptions of the same memory; the first of these 
    has a pointer and no size may be a stream, an event or a kernel;
 8. ``__index__``: a bare address.
 
-Host memory is read where it is page-locked, and pageable memory is refused by a message that says so.  An object without elements names no memory, whatever its address is.
+Page-locked memory of the host is memory like any other; pageable memory is refused by a message that says so.  An
+object without elements names no memory, whatever its address is.
 """
 
 cdef bint name_memory(object what, str where, Extent* extent) except -1:
     """Fill in the memory that an object names.  False if the object has no elements; then `extent` has no meaning.
 
-    Raises TypeError for pageable host memory and for an object that is not memory, ValueError for a number that is not an
-    address, and TypeError, ValueError or BufferError for an object that contradicts itself; each message begins with
+    Raises TypeError for pageable host memory and for an object that is not memory, ValueError for a number that is not
+    an address, and TypeError, ValueError or BufferError for an object that contradicts itself; each message begins with
     `where`, or names the capsule.
     """
     extent.read_only = False

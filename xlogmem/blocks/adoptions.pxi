@@ -82,8 +82,8 @@ cdef int forget_ended(Core core) except -1:
 
 
 cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home, Found* found) except -1:
-    """Track memory as long as its owner lives; `home` is the stream on which its library works, unless it is page-locked
-    memory of a library that queues nothing.  Memory inside a tracked block resolves to that block."""
+    """Track memory as long as its owner lives; `home` is the stream on which its library works, unless it is
+    page-locked memory of a library that queues nothing.  Memory inside a tracked block resolves to that block."""
     cdef Adoption adoption
     cdef DeviceBlock handle = adopt_range(core, extent.first, bytes_of(extent), home, None, None)
     forget_ended(core)

@@ -308,8 +308,8 @@ cdef inline void close_on(Use* use) noexcept nogil:
 
 
 cdef int queue_waits_unlocks(OrderState* order, Window* window, Failure* failure) except -1 nogil:
-    """Order the launch stream, or the host, after all dependencies.  A source that a launch had to wait for records its next commits
-    at once, so that the next waits cover less work."""
+    """Order the launch stream, or the host, after all dependencies.  A source that a launch had to wait for records its
+    next commits at once, so that the next waits cover less work."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* stream = waiting_stream(window.stream)
     cdef size_t i

@@ -33,7 +33,6 @@ struct CUstream_st;  // what cudaStream_t and CUstream point to
 struct _object;  // PyObject
 
 namespace xlogmem {
-
 // ------------------------------------------------------------------------------------------------------------ errors
 
 //! A call failed, or was refused.  `what()` names the memory or the stream.
@@ -58,7 +57,6 @@ struct invalid_argument : error { using error::error; };
 //! A Python exception is set, which says more: only calls that need the GIL throw this.
 struct python_error : error { using error::error; };
 // clang-format on
-
 //! There is no device memory left.  Copies do not allocate.
 struct out_of_memory : std::bad_alloc {
     explicit out_of_memory(xlogmem_error const& with) noexcept : failure{with} {}
@@ -159,7 +157,6 @@ struct group {
     std::tuple<T const&...> memory;
 };
 }  // namespace detail
-
 //! Any stream: a cudaStream_t or CUstream, what converts to one (torch's CUDAStream), or has it as `value()`
 //! (rmm::cuda_stream_view) or `get()` (cuda::stream_ref).  Not a number: 0 and nullptr would be the default stream.
 class stream_view {
@@ -172,6 +169,10 @@ class stream_view {
   private:
     CUstream_st* handle_;
 };
+//! In place of a stream in `launch` and `wait`: this thread itself reads or writes page-locked or managed memory.
+inline constexpr struct host_t {
+    CUstream_st* get() const noexcept { return static_cast<CUstream_st*>(XLOGMEM_HOST); }
+} host{};
 
 //! A hold on a DeviceRuntime of Python's, which lives at least as long.  Launches, held streams and resources of it end
 //! before it does.  Everything but the constructors may be called from any thread, without the GIL.
@@ -396,5 +397,4 @@ void wait(runtime const& of, stream_view stream, detail::group<T...> const& grou
     accesses const list{group};
     for (std::size_t i = 0; i < list.size(); ++i) detail::call(table().wait, of.get(), stream.get(), list.data() + i);
 }
-
 }  // namespace xlogmem

@@ -230,8 +230,8 @@ cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, u
             if pool != NULL:
                 failed = (pool_open_to(pool, device, &failure)
                           or peer_access_of(stream.context, device, ptr, &allowed, &failure))
-    if (failed or allowed & needed != needed) and not place_of(recorder.runtime, request, &ptr, &adopted,
-                                                                           &on_host):
+    if (failed or allowed & needed != needed) and not place_of(
+            recorder.runtime, request, &ptr, &adopted, &on_host):
         return False                                    # another thread has freed it: the preflight says so
     if failed:
         fail_elsewhere(device, &failure)

@@ -200,7 +200,8 @@ def with_ranges(use: Callable[..., LaunchRecorder], domain: Any) -> Callable[...
     def named(stream: Any, *things: Any, **options: Any) -> NamedUse:
         recorder = use(stream, *things, **options)
         things += tuple(options[access] for access in ("read", "write", "read_write") if access in options)
-        return NamedUse(recorder, domain, f"use {names_of(things)} on stream {recorder.stream.id}")
+        where = "the host" if recorder.stream is None else f"stream {recorder.stream.id}"
+        return NamedUse(recorder, domain, f"use {names_of(things)} on {where}")
 
     return named
 
