@@ -181,7 +181,7 @@ def test_a_promise_that_was_broken_ends(four_and_hold, driver):
         hold.release_stream(handle)
     hold.finish(opened)
     other.close()
-    assert queries_of_a_use(driver, hold, handle, block) == [1]         # of the new stream, which nobody has promised
+    assert queries_of_a_use(driver, hold, handle, block) == [1]         # of the new stream, without a promise
     hold.hold_stream(handle)
     assert queries_of_a_use(driver, hold, handle, block) == [0]
     hold.release_stream(handle)
