@@ -6,7 +6,7 @@ from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 from two_devices import Devices, current
 
-from xlogmem import DeviceRuntime, StreamMisuseError, use
+from xlogmem import DeviceRuntime, LaunchRecorder, StreamMisuseError, use
 from xlogmem._driver import device_count
 from xlogmem.sim.kernels import check
 
@@ -67,6 +67,67 @@ def test_without_the_new_discipline_it_races(x, driver):
     become_opaque_in_a_window(x, updated=False)
     assert driver.races()
     driver.clear_races()
+
+
+# ---------------------------------------------------------------------------------------------- unregistering
+def stay_opaque_after_a_refusal(x, drop=None) -> None:
+    """Unrecorded work follows on an opaque stream of another device, which could not be unregistered: it is in use with
+    memory of its own device."""
+    with current(1):
+        handle = int(check(cuda.cuStreamCreate(1)))
+    T = x.runtimes[1].register_stream(handle, discipline="opaque")
+    a, b = x.allocate(0), x.allocate(1)
+    with use(T, write=a):
+        x.write(T, a)
+    with use(T, write=b), pytest.raises(StreamMisuseError, match="in use"):
+        x.runtimes[1].unregister_stream(handle)
+    x.add(T, a)
+    if drop is not None:
+        drop("cuStreamWaitEvent")
+    U = x.streams[0][1]
+    with use(U, read_write=a):
+        x.add(U, a)
+    a.free()
+    b.free()
+    del T
+    x.runtimes[1].unregister_stream(handle)
+    check(cuda.cuStreamDestroy(handle))
+
+
+@pytest.mark.simulator
+def test_a_refusal_at_home_changes_nothing_on_other_devices(x, driver):
+    """docs/ordering.md, remote-unregistered."""
+    stay_opaque_after_a_refusal(x)
+    assert not driver.races()
+
+
+@pytest.mark.simulator
+def test_after_a_refusal_it_races_without_its_wait(x, driver):
+    stay_opaque_after_a_refusal(x, driver.drop)
+    assert driver.races()
+    driver.clear_races()
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("nth", [4, 5, 6])          # the first three are at home
+def test_a_failure_on_another_device_is_tried_again(x, driver, nth):
+    """docs/ordering.md, remote-unregistered: nothing is touched afterwards."""
+    with current(1):
+        handle = int(check(cuda.cuStreamCreate(1)))
+    T = x.runtimes[1].register_stream(handle, discipline="opaque")
+    a = x.allocate(0)
+    with use(T, write=a):
+        x.write(T, a)
+    remote = LaunchRecorder(T, runtime=x.runtimes[0]).stream
+    driver.fail("cuStreamIsCapturing", nth, 999)
+    x.runtimes[1].unregister_stream(handle)
+    assert not remote.registered
+    check(cuda.cuStreamDestroy(handle))
+    U = x.streams[0][1]
+    with use(U, read_write=a):
+        x.add(U, a)
+    a.free()
+    assert not driver.races()
 
 
 # ---------------------------------------------------------------------------------------------- sweeps

@@ -41,8 +41,9 @@ cdef class StreamRegistry:
     cdef Stream register_remote(self, Stream stream)
     cdef Stream at_home(self, Stream stream)
     cdef int leave_ended(self) except -1
+    cdef int refuse_used_elsewhere(self, Stream stream) except -1
     cdef int leave_elsewhere(self, Stream stream) except -1
-    cdef int abandon_elsewhere(self, Stream stream) except -1
+    cdef bint has_left(self, Owner entry, Stream stream) except -1
     cdef int leave_name(self, Owner entry, Stream stream) except -1
     cdef int abandon(self, Owner entry, tuple key) except -1
     cdef list entries_of(self, Stream stream)

@@ -32,6 +32,7 @@ cdef enum:
     NON_BLOCKING = 1            # CU_STREAM_NON_BLOCKING
     CROWDED = 64                # streams, before those of ended threads are looked for
     SWEEP_AT = 32               # owners, before unused ones are looked for
+    ATTEMPTS = 8                # to unregister a stream where other threads' calls keep it back
 
 
 cdef object runtime_of_device = None          # get_runtime of runtime.py, which is above this room

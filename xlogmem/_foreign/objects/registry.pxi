@@ -216,20 +216,15 @@ cdef class StreamRegistry:
                     break
         return found
 
-    cdef int leave_elsewhere(self, Stream stream) except -1:
-        """Have the runtimes of other devices unregister a stream of this runtime; they do not touch it again.  If one
-        of them has a use open on the stream, the call is refused and none unregisters it."""
+    cdef int refuse_used_elsewhere(self, Stream stream) except -1:
+        """Raise if a runtime of another device has a use open on a stream of this runtime."""
         cdef StreamRegistry other
         cdef Owner entry
-        if stream.state.remote:
-            return 0
-        known = [(other, entry) for other in other_registries(self) for entry in other.entries_of(stream)]
-        for other, entry in known:
-            if entry.state.windows:
-                raise StreamMisuseError(f"unregistering it: {stream!r} is in use, with memory of device "
-                                        f"{other.ordering.context.device_id}: finish that use first")
-        for other, entry in known:
-            other.leave_name(entry, stream)
+        for other in other_registries(self) if not stream.state.remote else ():
+            for entry in other.entries_of(stream):
+                if entry.state.windows:
+                    raise StreamMisuseError(f"unregistering it: {stream!r} is in use, with memory of device "
+                                            f"{other.ordering.context.device_id}: finish that use first")
         return 0
 
     cdef int leave_name(self, Owner entry, Stream stream) except -1:
@@ -243,20 +238,31 @@ cdef class StreamRegistry:
             self.unregister(handle_of(self.ordering, entry.state), self.default())
         return 0
 
-    cdef int abandon_elsewhere(self, Stream stream) except -1:
-        """Leave a stream in the runtimes of other devices after it was unregistered here, where nothing can be refused
-        any more.  If another thread has used the stream there meanwhile, its registration is unregistered, or is not
-        touched again once that use is finished."""
+    cdef int leave_elsewhere(self, Stream stream) except -1:
+        """Have the runtimes of other devices unregister a stream that was unregistered here, where nothing can be
+        refused any more.  If another thread has used the stream there meanwhile, its registration is not touched again
+        once that use is finished."""
         cdef StreamRegistry other
         cdef Owner entry
         for other in other_registries(self) if not stream.state.remote else ():
             for entry in other.entries_of(stream):
-                try:
-                    other.leave_name(entry, stream)
-                except (StreamMisuseError, DriverError):
-                    for key in [key for key in entry.names if key[0] == id(stream.ordering)]:
-                        other.abandon(entry, key)
+                if other.has_left(entry, stream):
+                    continue
+                for key in [key for key in list(entry.names) if key[0] == id(stream.ordering)]:
+                    other.abandon(entry, key)
         return 0
+
+    cdef bint has_left(self, Owner entry, Stream stream) except -1:
+        """Try `leave_name`, again where calls of other threads keep the stream back.  False if a use does, or the
+        driver fails."""
+        for _ in range(ATTEMPTS):
+            try:
+                self.leave_name(entry, stream)
+                return True
+            except (StreamMisuseError, DriverError):
+                if entry.state.windows:
+                    return False
+        return False
 
     cdef int abandon(self, Owner entry, tuple key) except -1:
         """End a name of a stream of another device.  If nothing else names the stream, it is not touched again; if
@@ -471,7 +477,7 @@ cdef class StreamRegistry:
             raise StreamMisuseError(f"{stream!r} is one of the pool's own: drop it instead")
         if not stream.registered:
             raise StreamMisuseError(f"{stream!r} is not registered")
-        self.leave_elsewhere(stream)
+        self.refuse_used_elsewhere(stream)
         with nogil:
             failed = unregister_foreign(&self.ordering.state, stream.state, successor.state, &failure)
         if failed:
@@ -479,7 +485,7 @@ cdef class StreamRegistry:
         entry = self.by_number.get(stream.id)
         if entry is not None:
             self.drop_owner(entry)
-        self.abandon_elsewhere(stream)                  # another thread may have used it there meanwhile
+        self.leave_elsewhere(stream)                    # last: what is refused here changes nothing there
         return 0
 
     cdef int keep_owner(self, Stream stream, object what) except -1:

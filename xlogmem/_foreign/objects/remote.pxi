@@ -6,7 +6,7 @@
 # Three things differ: calls on the handle are made in the context of the stream's device, to which the stream's events
 # belong too; nothing is allocated or freed on the stream; and the program names the stream by a handle of a runtime of
 # the stream's own device.  That runtime knows the discipline and the owner of the stream, and has the other runtimes
-# unregister the stream before it does so itself.
+# unregister the stream once it has done so itself.
 
 import weakref
 
