@@ -37,7 +37,7 @@ from xlogmem_selftest.programs import Kind
 from xlogmem_selftest.world.adaptors import adapted
 from xlogmem_selftest.world.blocks import ROOM
 from xlogmem_selftest.world.bookkeeping import refused
-from xlogmem_selftest.world.callbacks import Owner, Scripted
+from xlogmem_selftest.world.callbacks import Owner, PinnedOwner, Scripted
 from xlogmem_selftest.world.calls import CODES, ForeignStream, NothingToDo, sure, tools
 from xlogmem_selftest.world.claims import SCRATCH
 from xlogmem_selftest.world.ending import alive, end
@@ -45,7 +45,7 @@ from xlogmem_selftest.world.libraries import Libraries
 from xlogmem_selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim, Export, Item, ProgramStream, Window
 
 __all__ = ["CODES", "PARTS", "READ", "READ_WRITE", "ROOM", "SCRATCH", "WRITE", "Claim", "Export", "ForeignStream",
-           "Item", "NothingToDo", "Owner", "ProgramStream", "Window", "World", "end", "refused", "sure", "tools"]
+           "Item", "NothingToDo", "Owner", "PinnedOwner", "ProgramStream", "Window", "World", "end", "refused", "sure", "tools"]
 
 
 class World(Libraries):

@@ -43,6 +43,21 @@ class Owner:
             world.surprise(error)
 
 
+class PinnedOwner(Owner):
+    """Holds page-locked memory."""
+
+    def __del__(self) -> None:
+        world = self.world
+        try:
+            with world.context(self.device), world.lock:
+                world.owners -= 1
+                world.synchronize()                     # as cuMemFreeHost does
+                sure(cuda.cuMemFreeHost, self.ptr)
+            world.in_gap("owner")
+        except BaseException as error:
+            world.surprise(error)
+
+
 class Scripted(DeviceMemoryResource):
     """A resource written in Python, which calls back into the program and fails now and then."""
 

@@ -69,6 +69,7 @@ class Item:
         self.gone = False
         self.held = 0                       # steps that need it to stay
         self.adopted = False
+        self.on_host = False                # page-locked memory
         self.from_neighbour = False         # adopted from another runtime: freed on its own stream only
         self.unsure = False                 # a failure left open where it will be freed
         self.quiet = False                  # no unrecorded work any more: the library does not promise to wait for it

@@ -1,0 +1,118 @@
+"""Steps with page-locked memory, which streams use like any other, and which the program itself reads and writes."""
+from __future__ import annotations
+
+import ctypes
+from random import Random
+
+from cuda.bindings import driver as cuda
+from xlogmem_bench._loops import Held, NativeUse
+
+from xlogmem.launch import LaunchRecorder, host
+from xlogmem_selftest.registry import step
+from xlogmem_selftest.steps.windows import ALONE, IN_A_CROWD, REFUSE_CONFLICTS, preflight
+from xlogmem_selftest.world import (
+    PARTS,
+    READ,
+    READ_WRITE,
+    ROOM,
+    WRITE,
+    Claim,
+    Item,
+    NothingToDo,
+    PinnedOwner,
+    World,
+    sure,
+    tools,
+)
+
+XLOGMEM_HOST = 2**64 - 2
+
+
+@step
+def adopt_pinned(world: World, rng: Random) -> None:
+    """Page-locked memory, which some stream fills, or the program itself."""
+    if world.depth or len(world.items) > ROOM * max(1, world.threads // 2):
+        raise NothingToDo
+    with world.on(rng) as stream:
+        with world.context(stream.device):
+            ptr = int(sure(cuda.cuMemHostAlloc, 1024, 1))
+        owner = PinnedOwner(world, ptr, stream.device)
+        home = stream if rng.random() < .4 else None
+        if home is None:
+            ctypes.memset(ptr, 0, 1024)
+        else:
+            world.end_captures()
+            with world.context(stream.device):
+                tools(stream.device)[1].fill(stream.handle, ptr, 0, 256)
+        try:
+            block = world.runtime_of(stream).adopt(ptr, 1024, world.argument(stream, rng) if home else None,
+                                                   owner=owner)
+        except BaseException:
+            world.synchronize()                         # the owner is dropped now
+            raise
+        item = world.add_item(block, home, 0, owner)
+        item.on_host = True
+        world.say(f"{item} = runtime.adopt(page-locked memory, 1024, {home})  # {ptr:#x}")
+
+
+@step
+def access_on_host(world: World, rng: Random) -> None:
+    """The program reads page-locked memory, which has to be what was written last, and writes it."""
+    if not world.protect:
+        raise NothingToDo
+    claim = claim_on_host(world, rng)
+    accessed = False
+    try:
+        world.say(f"with use(host, {claim.access}={claim.item}{claim.parts}): look, and write")
+        recorder = recorder_on_host(world, rng, claim.item)
+        item = claim.item
+        getattr(recorder, claim.access)(item.id if isinstance(recorder, NativeUse) or rng.random() < .5 or
+                                        item.block is None else item.block)
+        preflight(world, recorder, rng)
+        try:
+            access(world, claim)
+            accessed = True
+        finally:
+            recorder.commit()
+    finally:
+        with world.lock:
+            world.unclaim(claim, accessed)
+            claim.item.open -= 1
+
+
+def claim_on_host(world: World, rng: Random) -> Claim:
+    with world.lock:
+        choice = [item for item in world.items if item.on_host and not item.held]
+        if not choice:
+            raise NothingToDo
+        item = rng.choice(choice)
+        kind = rng.choice([READ, WRITE, READ_WRITE])
+        parts = world.free_parts(item, kind)
+        if not parts:
+            raise NothingToDo
+        item.open += 1
+        return world.claim_parts(item, kind, parts)
+
+
+def recorder_on_host(world: World, rng: Random, item: Item) -> LaunchRecorder | NativeUse:
+    runtime = world.runtimes[item.device]
+    if rng.random() < .3:
+        with world.lock:
+            if not world.holds:
+                world.holds += [Held(runtime) for runtime in world.runtimes]
+        flags = REFUSE_CONFLICTS if world.threads == 1 or rng.random() < .3 else 0
+        return NativeUse(world.holds[item.device], XLOGMEM_HOST, world.holds, flags)
+    return LaunchRecorder(host, runtime=runtime,
+                          on_conflict=rng.choice(IN_A_CROWD if world.threads > 1 else ALONE))
+
+
+def access(world: World, claim: Claim) -> None:
+    """What the program itself does, between the preflight and the end."""
+    words = claim.item.nbytes // PARTS // 4
+    for i, value in zip(claim.parts, claim.values, strict=True):
+        part = (ctypes.c_uint32 * words).from_address(claim.item.ptr + 4 * i * words)
+        was = claim.item.parts[i].value
+        if claim.access != WRITE and was is not None and any(word != was for word in part):
+            world.violation(f"the host finds {part[0]:#x} in {claim.item}[{i}], which has to be {was:#x}")
+        if claim.access != READ:
+            part[:] = [value] * words
