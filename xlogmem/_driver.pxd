@@ -76,8 +76,13 @@ cdef int stream_is_idle(cy.CUstream stream, bint* idle, Failure* failure) except
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
 cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil
+cdef int managed_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
+cdef int host_memory_allocate(size_t nbytes, bint portable, void** memory, Failure* failure) except -1 nogil
+cdef int host_free(void* memory, Failure* failure) except -1 nogil
 cdef int pool_create(cy.CUcontext context, cy.CUdevice device, uint64_t release_threshold, cy.CUmemoryPool* pool,
                      uint64_t* number, Failure* failure) except -1 nogil
+cdef int host_pool_create(cy.CUcontext context, int node, int first, int count, cy.CUmemoryPool* pool,
+                          uint64_t* number, Failure* failure) except -1 nogil
 cdef int pool_end(uint64_t number, Failure* failure) except -1 nogil
 cdef int destroy_ended_pools(Failure* failure) except -1 nogil
 cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -1 nogil

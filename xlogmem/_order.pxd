@@ -122,6 +122,7 @@ cdef cppclass OrderState:
     void (*close_cache)(void* core, StreamState* stream) noexcept nogil
     bint (*empty_caches)(void* core, StreamState* stream) noexcept nogil
     uint64_t (*count_cached)(void* core, void* pool) noexcept nogil
+    void* cached_pool           # whose memory they have, and which says how much
     size_t caches_open
     atomic[size_t] cache_room   # bytes that each may have
     void* listed                # for the waits of other runtimes, see order/context.pxi; NULL: not in the list

@@ -177,6 +177,7 @@ cdef void use_caches(CoreState* core) noexcept nogil:
         return
     order.lock.lock()
     order.core = core
+    order.cached_pool = core.resource.self
     order.close_cache = close_cache_of_locked
     order.empty_caches = empty_caches_of_locked
     order.count_cached = count_cached_of_locked
@@ -190,7 +191,7 @@ cdef void stop_caches_locked(CoreState* core) noexcept nogil:
     for i in range(core.caches.size()):
         if core.caches[i].stream != NULL:
             close_cache_of_locked(core, core.caches[i].stream)
-    core.order.core = NULL
+    core.order.core = core.order.cached_pool = NULL
 
 
 # ---------------------------------------------------------------------------------------------- figures

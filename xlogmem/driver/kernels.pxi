@@ -26,8 +26,4 @@ cdef int launch_kernel(cy.CUfunction function, unsigned int blocks, unsigned int
 
 cdef int host_allocate(size_t nbytes, void** memory, Failure* failure) except -1 nogil:
     """Allocate pinned memory, at the same address for the device."""
-    cdef cy.CUstreamCaptureMode mode = relax_capture()
-    cdef cy.CUresult result = cy.cuMemHostAlloc(
-        memory, nbytes, cy.CU_MEMHOSTALLOC_PORTABLE | cy.CU_MEMHOSTALLOC_DEVICEMAP)
-    restore_capture(mode)
-    return _check(failure, "cuMemHostAlloc", result)
+    return host_memory_allocate(nbytes, True, memory, failure)

@@ -24,6 +24,34 @@ cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil:
     return _check(failure, "cuMemFree", result)
 
 
+cdef int managed_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil:
+    """Allocate managed memory that every stream may access; `memory_free` frees it."""
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemAllocManaged(ptr, nbytes, cy.CU_MEM_ATTACH_GLOBAL)
+    restore_capture(mode)
+    return _check(failure, "cuMemAllocManaged", result)
+
+
+cdef int host_memory_allocate(size_t nbytes, bint portable, void** memory, Failure* failure) except -1 nogil:
+    """Allocate page-locked memory, at the same address for the device; portable: of every context."""
+    cdef unsigned int flags = cy.CU_MEMHOSTALLOC_DEVICEMAP
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result
+    if portable:
+        flags |= cy.CU_MEMHOSTALLOC_PORTABLE
+    result = cy.cuMemHostAlloc(memory, nbytes, flags)
+    restore_capture(mode)
+    return _check(failure, "cuMemHostAlloc", result)
+
+
+cdef int host_free(void* memory, Failure* failure) except -1 nogil:
+    """Free page-locked memory.  The driver may wait for the whole device."""
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuMemFreeHost(memory)
+    restore_capture(mode)
+    return _check(failure, "cuMemFreeHost", result)
+
+
 cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
                                Failure* failure) except -1 nogil:
     return _check(failure, "cuMemAllocFromPoolAsync", allocate_from_pool(ptr, nbytes, pool, stream))

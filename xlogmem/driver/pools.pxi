@@ -33,25 +33,54 @@ cdef int pool_create(cy.CUcontext context, cy.CUdevice device, uint64_t release_
                      uint64_t* number, Failure* failure) except -1 nogil:
     """Create a pool of device memory that keeps `release_threshold` bytes at a synchronization of the device.  The
     caller ends it by `pool_end`, with its number.  The context is the device's, and current."""
-    cdef cy.CUmemPoolProps properties
-    cdef OwnPool own
-    memset(&properties, 0, sizeof(properties))
-    properties.allocType = cy.CU_MEM_ALLOCATION_TYPE_PINNED
-    properties.handleTypes = cy.CU_MEM_HANDLE_TYPE_NONE
-    properties.location.type = cy.CU_MEM_LOCATION_TYPE_DEVICE
-    properties.location.id = device
-    if _check(failure, "cuMemPoolCreate", cy.cuMemPoolCreate(pool, &properties)):
+    if pool_create_at(cy.CU_MEM_LOCATION_TYPE_DEVICE, device, pool, failure):
         return 1
     if pool_keep(pool[0], release_threshold, failure):
         cy.cuMemPoolDestroy(pool[0])
         return 1
-    own.pool, own.context, own.taken = pool[0], context, False
+    number[0] = note_own_pool(context, pool[0])
+    return 0
+
+
+cdef int host_pool_create(cy.CUcontext context, int node, int first, int count, cy.CUmemoryPool* pool,
+                          uint64_t* number, Failure* failure) except -1 nogil:
+    """Create a pool of memory on a NUMA node of the host, which keeps all memory, for `count` devices from `first` on.
+    Otherwise as `pool_create`."""
+    cdef int device, failed
+    if pool_create_at(cy.CU_MEM_LOCATION_TYPE_HOST_NUMA, node, pool, failure):
+        return 1
+    failed = pool_keep(pool[0], <uint64_t>-1, failure)
+    for device in range(first, first + count):
+        if not failed:
+            failed = set_pool_access(pool[0], device, True, failure)
+    if failed:
+        cy.cuMemPoolDestroy(pool[0])
+        return 1
+    number[0] = note_own_pool(context, pool[0])
+    return 0
+
+
+cdef int pool_create_at(cy.CUmemLocationType kind, int place, cy.CUmemoryPool* pool,
+                        Failure* failure) except -1 nogil:
+    cdef cy.CUmemPoolProps properties
+    memset(&properties, 0, sizeof(properties))
+    properties.allocType = cy.CU_MEM_ALLOCATION_TYPE_PINNED
+    properties.handleTypes = cy.CU_MEM_HANDLE_TYPE_NONE
+    properties.location.type = kind
+    properties.location.id = place
+    return _check(failure, "cuMemPoolCreate", cy.cuMemPoolCreate(pool, &properties))
+
+
+cdef uint64_t note_own_pool(cy.CUcontext context, cy.CUmemoryPool pool) noexcept nogil:
+    """Note a new pool, and return its number."""
+    cdef OwnPool own
+    own.pool, own.context, own.taken = pool, context, False
     own_pools.lock.lock()
     own_pools.count += 1
-    own.number = number[0] = own_pools.count
+    own.number = own_pools.count
     own_pools.live.push_back(own)
     own_pools.lock.unlock()
-    return 0
+    return own.number
 
 
 cdef int pool_trim(cy.CUmemoryPool pool, size_t keep, Failure* failure) except -1 nogil:

@@ -17,6 +17,8 @@ from xlogmem.resources.foreign import ForeignMemoryResource
 from xlogmem.resources.guard import GuardResourceAdaptor
 from xlogmem.resources.limiting import LimitingResourceAdaptor
 from xlogmem.resources.logging import LoggingResourceAdaptor
+from xlogmem.resources.managed import ManagedMemoryResource
+from xlogmem.resources.pinned import PinnedMemoryResource
 from xlogmem.resources.pool import PoolMemoryResource
 from xlogmem.resources.sinks import AllocationRecord
 from xlogmem.resources.statistics import StatisticsResourceAdaptor
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AllocationRecord", "AsyncMemoryResource", "DeviceMemoryResource", "DirectMemoryResource",
            "ForeignMemoryResource", "GuardResourceAdaptor", "GuardViolation", "LimitingResourceAdaptor",
-           "LoggingResourceAdaptor", "Outstanding", "PoolMemoryResource", "ResourceAdaptor", "Statistics",
-           "StatisticsResourceAdaptor", "TrackingResourceAdaptor"]
+           "LoggingResourceAdaptor", "ManagedMemoryResource", "Outstanding", "PinnedMemoryResource",
+           "PoolMemoryResource", "ResourceAdaptor", "Statistics", "StatisticsResourceAdaptor",
+           "TrackingResourceAdaptor"]
 
 LATER = {"GuardViolation": "violations", "Outstanding": "counts", "Statistics": "counts"}
 

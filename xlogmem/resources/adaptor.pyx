@@ -170,6 +170,12 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
         return DeviceMemoryResource.handle_on_device(self, stream, method)
 
     @property
+    def is_device_accessible(self):
+        """As of the resource below."""
+        self.refuse_unmade()
+        return self.upstream.is_device_accessible
+
+    @property
     def upstream_mr(self):
         """The RMM resource below; raises AttributeError if there is none."""
         self.refuse_unmade()

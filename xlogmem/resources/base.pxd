@@ -72,6 +72,7 @@ cdef struct ResourceTable:
     ResourceOrder order
     bint frees_anywhere         # a free is as good on another stream: one that names none goes where it delays nothing
     bint finds_device           # callers of the C table need not have the context current either
+    bint host_accessible        # the host reaches the memory, too
     int (*allocate)(void* self, Allocation* wanted, Failure* failure) except -1 nogil
     int (*deallocate)(void* self, Allocation* freed, Failure* failure) except -1 nogil
     int (*trim)(void* self, Failure* failure) except -1 nogil       # may be NULL

@@ -133,7 +133,7 @@ cdef class DeviceMemoryResource:
             def deallocate(self, ptr, nbytes, stream): ...
 
     A resource may be used by itself: nothing is tracked then, and the caller orders everything.  `DeviceRuntime` tracks
-    the memory that it allocates from a resource.
+    the memory that it allocates from a resource: from its own, and from others that allocations name.
 
     Parameters
     ----------
@@ -145,6 +145,9 @@ cdef class DeviceMemoryResource:
     order : {"stream", "host"}
         The order that a subclass declares.  ``"stream"``: memory and frees are ordered on the stream given to the call.
         ``"host"``: a free takes effect at once; the runtime waits on the host for every use before it frees.
+    is_host_accessible, is_device_accessible : bool
+        Whether the host, and the device, may access the memory, as cuda.core names it: False and True, unless a
+        subclass declares something else.
     context : object
         The primary context of the device; None before ``__init__``.
 
@@ -153,7 +156,8 @@ cdef class DeviceMemoryResource:
     TypeError
         The base class itself was called.
     ValueError
-        The class declares an `order` that is neither of the two, or there is no such device.
+        The class declares an `order` that is neither of the two, or an `is_host_accessible` that is not a bool, or
+        there is no such device.
     DriverError
         The driver refused.
 
@@ -177,6 +181,10 @@ cdef class DeviceMemoryResource:
         self.table.self = <void*>self
         if self.order is not None and not (isinstance(self.order, str) and self.order in ORDERS):
             raise ValueError(f"{type(self).__name__}.order is {self.order!r}; choose one of {', '.join(ORDERS)}")
+        if not isinstance(self.is_host_accessible, bool):
+            raise ValueError(f"{type(self).__name__}.is_host_accessible is {self.is_host_accessible!r}; choose True or "
+                             "False")
+        self.table.host_accessible = self.is_host_accessible
         self.table.order = ORDERS.get(self.order, UNDECLARED)
         self.table.allocate = python_allocate
         self.table.deallocate = python_deallocate
@@ -292,6 +300,16 @@ cdef class DeviceMemoryResource:
     def __reduce__(self):
         raise TypeError(f"a {type(self).__name__} is not copied or pickled: it owns memory, and others use that. "
                         "Make another one")
+
+    @property
+    def is_host_accessible(self):
+        """True if the host may read and write the memory."""
+        return bool(self.table.host_accessible)
+
+    @property
+    def is_device_accessible(self):
+        """True if work on the device may read and write the memory."""
+        return True
 
     @property
     def device_id(self):

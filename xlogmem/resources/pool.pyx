@@ -52,7 +52,6 @@ from xlogmem.resources.limiting import LimitingResourceAdaptor
 from xlogmem._base.cpp cimport make_new, vector
 from xlogmem._base.failures cimport NO_FAILURE, Failure, raise_failure
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing, total_memory
-from xlogmem._order cimport empty_caches_locked
 from xlogmem.resources.base cimport STREAM_ORDERED, refuse_upstream
 
 
@@ -132,9 +131,11 @@ cdef int refuse_beyond_device(DeviceMemoryResource upstream, object initial) exc
     return 0
 
 
-cdef bint is_limited(DeviceMemoryResource upstream):
-    """True if memory comes out of a budget, which others may have a share in."""
-    return any(isinstance(layer, LimitingResourceAdaptor) for layer in layers_of(upstream))
+cdef bint expands_last(DeviceMemoryResource upstream):
+    """True if memory counts more than waits: it comes out of a budget, which others may have a share in, or the host
+    reaches it, and the device's memory says nothing about how much there is."""
+    return upstream.table.host_accessible or any(
+        isinstance(layer, LimitingResourceAdaptor) for layer in layers_of(upstream))
 
 
 @cython.no_gc_clear                         # __dealloc__ needs the resource upstream and the streams
@@ -153,8 +154,8 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     Parameters
     ----------
     upstream : DeviceMemoryResource, optional
-        The resource that provides chunks, which may not be host memory.  The default is an `AsyncMemoryResource` where
-        the device has memory pools and a `DirectMemoryResource` where it has none.
+        The resource that provides chunks: of the device, or of a `PinnedMemoryResource`.  The default is an
+        `AsyncMemoryResource` where the device has memory pools and a `DirectMemoryResource` where it has none.
     initial_pool_size : int or str, optional
         Bytes taken from upstream when a runtime takes the pool; by default none (RMM's takes half of the device).
     maximum_pool_size : int or str, optional
@@ -188,8 +189,12 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
 
     Notes
     -----
-    Pass the pool to a runtime, ``DeviceRuntime(resource=PoolMemoryResource())``.  It belongs to that runtime, because
-    its free memory refers to positions of that runtime's streams, and memory is handed out through the runtime only.
+    Pass the pool to a runtime, ``DeviceRuntime(resource=PoolMemoryResource())``, or to an allocation,
+    ``runtime.allocate(nbytes, stream, resource=pool)``.  It belongs to that runtime, because its free memory refers to
+    positions of that runtime's streams, and memory is handed out through the runtime only.  A free into a pool of host
+    memory waits for nothing either: the next owner's stream is ordered after the former uses, and the host is not.  So
+    the host waits for a new block (`DeviceBlock.synchronize`) before it writes there.  Such a pool does not expand
+    rather than let a stream wait.
     Sizes and addresses are multiples of 256 bytes.  Thread-safe: an allocation that finds no memory while other threads
     take chunks from upstream, or return them, waits for these calls before it is out of memory.
     """
@@ -238,6 +243,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.table.self = &self.state
         self.table.order = STREAM_ORDERED
         self.table.guard = self.upstream.table.guard
+        self.table.host_accessible = self.upstream.table.host_accessible
         self.table.frontiers = &self.functions
 
     def __del__(self):
@@ -263,7 +269,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if self.stream_pool is not None:
             raise StreamMisuseError("the memory pool belongs to another runtime; give each runtime a pool of its own")
         if self.state.maximum == LARGEST_REQUEST:
-            total = 0 if is_limited(self.upstream) else total_memory(self.context.device_id)
+            total = 0 if expands_last(self.upstream) else total_memory(self.context.device_id)
             self.state.least_ahead, self.state.most_ahead = total // LEAST_AHEAD, total // MOST_AHEAD
         self.upstream.bind(stream_pool)
         self.stream_pool = stream_pool
@@ -326,7 +332,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
                 failures.push_back(failure)
             else:
                 pool.order.lock.lock()
-                empty_caches_locked(pool.order, NULL)
+                empty_own_caches_locked(pool, NULL)
                 released = pool.size
                 release_idle_unlocks(pool, keep, NULL, &failures)
                 released -= pool.size
@@ -345,6 +351,11 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     def pool_size(self):
         """Bytes that the pool has from upstream.  Thread-safe."""
         return figures_of(&self.state)["pool_size"]
+
+    @property
+    def is_device_accessible(self):
+        """As of the resource upstream."""
+        return self.upstream.is_device_accessible
 
     @property
     def upstream_mr(self):

@@ -9,7 +9,7 @@ from libc.stdint cimport uint32_t
 
 from xlogmem._base.cpp cimport check, larger
 from xlogmem._base.failures cimport Failure
-from xlogmem._order cimport StreamState, empty_caches_locked
+from xlogmem._order cimport StreamState
 
 
 cdef inline bint expands_first_locked(PoolState* pool) noexcept nogil:
@@ -34,7 +34,7 @@ cdef bint take_ordered_locked(PoolState* pool, size_t nbytes, StreamState* strea
     none."""
     check(pool.order.lock.held(), "the lock is held")
     span[0] = find_ordered_fit_locked(pool, nbytes, stream)
-    if span[0] == NULL and empty_caches_locked(pool.order, stream):
+    if span[0] == NULL and empty_own_caches_locked(pool, stream):
         span[0] = find_ordered_fit_locked(pool, nbytes, stream)
     if span[0] == NULL:
         span[0] = coalesce_ordered_for_locked(pool, nbytes, stream, pairs)
@@ -61,7 +61,7 @@ cdef int take_without_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* 
         mark_frees_unlocks(pool)
         if take_done_unlocks(pool, nbytes, stream, span):
             return FOUND
-    empty_caches_locked(pool.order, NULL)
+    empty_own_caches_locked(pool, NULL)
     if take_ordered_locked(pool, nbytes, stream, NO_LIMIT, span):
         return FOUND
     room = room_ahead_locked(pool)                      # the lock was dropped

@@ -84,9 +84,10 @@ cdef Span* new_chunk_locked(PoolState* pool, uint64_t ptr, size_t nbytes, void* 
 
 
 cdef int refuse_useless(PoolState* pool, Allocation* chunk, Failure* failure) except -1 nogil:
-    """Return memory to upstream that the pool cannot use: it is not aligned, or it is host memory, which the next
-    owner's host would use before the former owner's stream is done.  Called without the lock."""
-    cdef bint on_host = is_host_memory(chunk.ptr)
+    """Return memory to upstream that the pool cannot use: it is not aligned, or it is host memory that upstream has not
+    declared, which the next owner's host would use before the former owner's stream is done.  Called without the lock.
+    """
+    cdef bint on_host = not pool.upstream.host_accessible and is_host_memory(chunk.ptr)
     cdef Failure ignored
     if chunk.ptr % ALIGNMENT == 0 and not on_host:
         return 0
@@ -96,8 +97,8 @@ cdef int refuse_useless(PoolState* pool, Allocation* chunk, Failure* failure) ex
         settle(pool.upstream, chunk.nbytes)
     if on_host:
         snprintf(failure.text, sizeof(failure.text),
-                 "upstream of the pool returned host memory at %#llx, and no free into a pool waits for the host: give "
-                 "the resource to a runtime without a pool", <unsigned long long>chunk.ptr)
+                 "upstream of the pool returned host memory at %#llx, and no free into a pool waits for the host: use "
+                 "PinnedMemoryResource, or a runtime without a pool", <unsigned long long>chunk.ptr)
     else:
         snprintf(failure.text, sizeof(failure.text),
                  "upstream of the pool returned memory at %#llx, which is not aligned to %d bytes",

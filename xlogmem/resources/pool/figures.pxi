@@ -4,7 +4,7 @@ from libc.string cimport memset
 
 from xlogmem._base.units import counted, format_bytes
 from xlogmem._base.cpp cimport check, larger
-from xlogmem._order cimport count_cached_locked, empty_caches_locked
+from xlogmem._order cimport count_cached_locked
 
 
 cdef FreeMemory measure_free_memory_locked(PoolState* pool) noexcept nogil:
@@ -46,7 +46,7 @@ cdef dict figures_of(PoolState* pool):
     else:
         with nogil:
             pool.order.lock.lock()
-            empty_caches_locked(pool.order, NULL)       # what streams have there is free
+            empty_own_caches_locked(pool, NULL)       # what streams have there is free
             read_figures_locked(pool, &figures)
             pool.order.lock.unlock()
     return figures_as_dict(&figures)

@@ -22,8 +22,10 @@ cdef inline bint is_under_pressure_locked(PoolState* pool, size_t nbytes) noexce
 
 
 cdef inline void set_cache_room_locked(PoolState* pool) noexcept nogil:
-    """Set the number of bytes that each stream may have in its cache."""
+    """Set the number of bytes that each stream may have in its cache of this pool's memory, if there are caches."""
     check(pool.order.lock.held(), "the lock is held")
+    if pool.order.cached_pool != pool:
+        return
     cdef size_t streams = larger(pool.order.caches_open, 1)
     cdef size_t room = pool.cache_size
     if room == LARGEST_REQUEST:
@@ -31,6 +33,12 @@ cdef inline void set_cache_room_locked(PoolState* pool) noexcept nogil:
         room = MOST_CACHED if room > MOST_CACHED else room
     if room != pool.order.cache_room.load():
         pool.order.cache_room.store(room)
+
+
+cdef inline bint empty_own_caches_locked(PoolState* pool, StreamState* stream) noexcept nogil:
+    """Return to this pool what a stream (NULL: every stream) has cached of it.  True if there was anything."""
+    check(pool.order.lock.held(), "the lock is held")
+    return pool.order.cached_pool == pool and empty_caches_locked(pool.order, stream)
 
 
 cdef inline bint wastes_memory(Span* span, size_t nbytes) noexcept nogil:
@@ -138,10 +146,10 @@ cdef Span* choose_span_locked(PoolState* pool, size_t nbytes, StreamState* strea
     cdef bint scarce = is_scarce_locked(pool, nbytes)
     cdef Span* ordered = find_ordered_fit_locked(pool, nbytes, stream)
     cdef Span* found
-    if (ordered == NULL or scarce) and empty_caches_locked(pool.order, <StreamState*>NULL if scarce else stream):
+    if (ordered == NULL or scarce) and empty_own_caches_locked(pool, <StreamState*>NULL if scarce else stream):
         ordered = find_ordered_fit_locked(pool, nbytes, stream)
     found = choose_between_locked(pool, nbytes, stream, ordered)
-    if (found == NULL or needs_host_wait_locked(pool, found, stream)) and empty_caches_locked(pool.order, NULL):
+    if (found == NULL or needs_host_wait_locked(pool, found, stream)) and empty_own_caches_locked(pool, NULL):
         ordered = find_ordered_fit_locked(pool, nbytes, stream)
         found = choose_between_locked(pool, nbytes, stream, ordered)
     return found

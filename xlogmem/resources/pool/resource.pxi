@@ -9,7 +9,7 @@ from libc.stdio cimport snprintf
 
 from xlogmem._base.cpp cimport check, larger, vector
 from xlogmem._base.failures cimport NEEDS_CONTEXT_SYNC, OUT_OF_BUDGET, SOURCE_IS_CAPTURING, Failure, is_out_of_memory
-from xlogmem._order cimport ENTRY_KINDS, Dependency, StreamState, empty_caches_locked, forbid_context_sync
+from xlogmem._order cimport ENTRY_KINDS, Dependency, StreamState, forbid_context_sync
 from xlogmem.resources.base cimport Allocation
 
 
@@ -163,7 +163,7 @@ cdef bint allocate_at_once_locked(void* self, Allocation* wanted) noexcept nogil
         return False
     nbytes = rounded(nbytes)
     if is_scarce_locked(pool, nbytes):
-        empty_caches_locked(pool.order, NULL)
+        empty_own_caches_locked(pool, NULL)
     span = find_ordered_fit_locked(pool, nbytes, wanted.stream)
     if span == NULL or is_under_pressure_locked(pool, nbytes) or is_mark_due_locked(pool):
         return False
@@ -212,7 +212,7 @@ cdef int trim_unlocks(void* self, size_t nbytes, StreamState* stream, Failure* f
     check(pool.order.lock.held(), "the lock is held")
     if nbytes > pool.maximum:
         return 0
-    empty_caches_locked(pool.order, NULL)
+    empty_own_caches_locked(pool, NULL)
     release_idle_unlocks(pool, 0, stream, &failures)
     pool.order.lock.unlock()
     drop_failures(&failures)
