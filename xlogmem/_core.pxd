@@ -68,11 +68,12 @@ cdef cppclass Block:
     uint64_t ptr
     size_t nbytes
     bint adopted                # foreign memory: its owner is dropped instead of a free
-    bint host_accessible        # the host can read and write it: page-locked or managed memory
+    bint host_accessible        # of adopted memory: see `is_host_accessible`
     uint32_t pins               # exports that are not released: not freed before, as in a window
     vector[ExportedStream] exports
     uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: none
     void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
+    ResourceTable* resource     # where the memory came from; of adopted memory the runtime's own, which gets none of it
     void* resource_block        # the memory's name in a resource that keeps frontiers
     Label* tag                  # owned; NULL: none
     Label* freed_by             # the stack of the free, owned; NULL: not wanted, or not freed yet
@@ -232,11 +233,18 @@ cdef cppclass HostThread:
     uint64_t thread             # its number
 
 
-cdef struct Marker:
+cdef struct Share:
+    # Bytes of a marker that go to another resource than the runtime's own.
+    ResourceTable* resource
+    uint64_t nbytes
+
+
+cdef cppclass Marker:
     # Bytes that were freed on a stream: complete once the host is ordered after the position.
     uint64_t position
-    uint64_t nbytes
+    uint64_t nbytes             # all of them
     uint64_t room               # for how many more frees, before a fence is due; 0: no more are added
+    vector[Share] shares
 
 
 cdef struct CoreCounters:
@@ -273,7 +281,7 @@ cdef enum Watcher:
 cdef cppclass CoreState:
     # What every allocation and free looks at comes first.
     OrderState* order           # its lock is the lock of everything here
-    ResourceTable* resource
+    ResourceTable* resource     # the runtime's own
     atomic[Block*] dropped      # by finalizers, and retired blocks whose free failed inside another operation
     atomic[Window*] abandoned   # by finalizers
     atomic[uint32_t] marks      # `Mark`: what a call looks at before its own work
@@ -308,6 +316,9 @@ cdef cppclass CoreState:
     uint64_t searches
     vector[Window*] stuck               # scratch
     vector[HostThread*] host_threads    # that have accessed memory
+    vector[ResourceTable*] others       # resources that allocations have named; written with the GIL and the lock
+    bint keeps_frontiers                # one of the resources does; written with the GIL, as this:
+    int stack_depth                     # frames of the stack of a free that one of them wants
     vector[StreamCache*] caches         # open and closed
     uint64_t cached_allocations         # from caches that were closed
     flag wants_cache                    # a stream had none: see `add_cache`
@@ -321,7 +332,8 @@ cdef cppclass CoreState:
 # or a stream needs it too; there is no table at hand to check.
 
 # Operations.  Without the GIL; they take the lock themselves and make driver calls.
-cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1 nogil
+cdef int allocate(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
+                  Failure* failure) except -1 nogil
 cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) except -1 nogil
 cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil
 cdef int file_unprepared_unlocks(OrderState* order, Block* block, StreamState* stream, uint32_t access) except -1 nogil
@@ -363,6 +375,10 @@ cdef void end_peak(CoreState* core, uint64_t* peak) noexcept nogil
 cdef bint look(CoreState* core) except -1 nogil
 cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil
 cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil
+# Declared here so that the compiler does not put them into a free, which is a hot path.
+cdef void begin_marker_locked(CoreState* core, StreamState* home) noexcept nogil
+cdef void add_share(Marker* marker, ResourceTable* resource, uint64_t nbytes) noexcept nogil
+cdef void settle_pending(CoreState* core) noexcept nogil
 cdef int drain_if_abandoned(CoreState* core) except -1 nogil
 cdef int drain_by_itself(CoreState* core) except -1 nogil
 cdef int drain(CoreState* core) except -1 nogil
@@ -372,7 +388,8 @@ cdef int prepare_at_once(CoreState* core, Window* window, Failure* failure) exce
 cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int prepare_on_host_at_once(CoreState* core, Window* window, Failure* failure) except -1
 cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil
-cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1
+cdef int allocate_at_once(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
+                          Failure* failure) except -1
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1
 cdef int allocate_many_at_once(CoreState* core, Allocation* wanted, Piece* pieces, size_t count,
                                Failure* failure) except -1
@@ -403,7 +420,7 @@ cdef void end_calls(CoreState* core) noexcept
 cdef void switch_history(bint is_on) noexcept
 
 # Inside of these.  The context is current where they need it.
-cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, Block** result,
+cdef int allocate_in_call(CoreState* core, ResourceTable* resource, Allocation* wanted, AfterCall after, Block** result,
                           Failure* failure) except -1 nogil
 cdef int allocate_group_in_call(CoreState* core, Allocation* wanted, Piece* pieces, size_t count,
                                 Failure* failure) except -1 nogil
@@ -422,6 +439,10 @@ cdef void wake_after_close_locked(CoreState* core, Window* window) noexcept nogi
 cdef void note_thread(Window* window) noexcept nogil
 
 # No driver call.
+cdef void set_resource(CoreState* core, ResourceTable* resource) noexcept nogil
+cdef void add_resource(CoreState* core, ResourceTable* resource) noexcept nogil
+cdef bint is_kept_by_guard(CoreState* core, uint64_t ptr, uint64_t generation) noexcept nogil
+cdef void report_refused_free_locked(CoreState* core, uint64_t ptr, Label* stack) noexcept nogil
 cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil
 cdef void use_caches(CoreState* core) noexcept nogil
 cdef void count_all_locked(CoreState* core, Figures* figures) noexcept nogil
@@ -450,6 +471,11 @@ cdef void abandon(CoreState* core, Window* window) noexcept nogil
 cdef inline bint is_host(StreamState* stream) noexcept nogil:
     """True if what a window has for its stream stands for a thread: see core/host.pxi."""
     return stream.index == <uint32_t>NO_INDEX
+
+
+cdef inline bint is_host_accessible(Block* block) noexcept nogil:
+    """True if the host can read and write the memory: it is page-locked, or managed."""
+    return block.host_accessible if block.adopted else block.resource.host_accessible
 
 
 cdef inline bint is_still_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil:

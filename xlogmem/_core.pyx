@@ -23,9 +23,10 @@ work may be queued at any time (cuDF's) are *opaque*: the same holds for all ent
 itself is ordered after each use elsewhere of a block that will be freed there (the *hand-back*), because its owner does
 not wait by itself.
 
-A resource may keep frontiers itself (the pool does): then a free passes the block's frontier on with the bytes and
-makes no driver call, and the next owner of the bytes is ordered after it.  With other resources too a free makes no
-stream wait if the block was used on its home alone, which is ordered after its own work.
+A runtime has a resource of its own, and allocations may name others: a block knows where its memory came from, and goes
+back there.  A resource may keep frontiers itself (the pool does): then a free passes the block's frontier on with the
+bytes and makes no driver call, and the next owner of the bytes is ordered after it.  With other resources too a free
+makes no stream wait if the block was used on its home alone, which is ordered after its own work.
 
 Foreign memory can be *adopted*: it is tracked like a block, and its owner is dropped where a block would be freed.
 Foreign streams (recognised in `_foreign`) can be destroyed: blocks whose *home* (where they are freed) was unregistered

@@ -9,7 +9,7 @@ from xlogmem._driver cimport EventPool
 from xlogmem._foreign.named cimport Extent
 from xlogmem._foreign.objects cimport StreamRegistry
 from xlogmem._order cimport Ordering, StreamState
-from xlogmem.resources.base cimport Allocation, DeviceMemoryResource
+from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, ResourceTable
 from xlogmem.streams cimport Stream, StreamPool
 
 
@@ -45,6 +45,7 @@ cdef class Core:
     cdef readonly Ordering ordering
     cdef readonly StreamPool stream_pool
     cdef readonly DeviceMemoryResource resource
+    cdef tuple others               # resources that allocations have named, as `state.others`; no collector empties it
     cdef StreamRegistry streams
     cdef object __weakref__
     cdef dict adoptions             # by generation: memory that is tracked until its owner ends
@@ -60,7 +61,10 @@ cdef class Core:
     cdef Stream writer_of(self, DeviceBlock block)
     cdef bint find(self, uint64_t ptr, Found* found) noexcept
     cdef bint find_held(self, uint64_t ptr, Found* found) noexcept
-    cdef int label(self, Allocation* wanted, str tag) except -1
+    cdef int label(self, Allocation* wanted, str tag, int depth) except -1
+    cdef ResourceTable* table_of(self, object resource) except NULL
+    cdef ResourceTable* bind_other(self, object given) except NULL
+    cdef DeviceMemoryResource resource_with(self, ResourceTable* table)
     cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) noexcept
     cdef Resolved resolve(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED
     cdef Resolved resolve_named(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED
@@ -82,7 +86,7 @@ cdef object resolver_of(object what)
 cdef object contents_of(object what)
 cdef object for_each(object what, object function, const char* where)
 # Declared here so that the compiler does not put it, and its stack frame, into its only caller, which is a hot path.
-cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream) except -1
+cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream, object resource) except -1
 cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag)
 cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home, Found* found) except -1
 cdef int refuse_freed(DeviceBlock block) except -1

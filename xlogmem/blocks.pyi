@@ -51,6 +51,8 @@ class Core:
     @property
     def resource(self) -> DeviceMemoryResource: ...
     @property
+    def resources(self) -> tuple[DeviceMemoryResource, ...]: ...  # its own first
+    @property
     def device_id(self) -> int: ...
     @property
     def policy(self) -> str: ...
@@ -77,7 +79,12 @@ class PeakSpan:
 class Runtime(Core):
     def __new__(cls, stream_pool: StreamPool, resource: DeviceMemoryResource, *, policy: str = "adaptive") -> Self: ...
     def allocate(
-        self, nbytes: SupportsIndex | float | str, stream: _StreamLike | None = None, *, tag: str | None = None
+        self,
+        nbytes: SupportsIndex | float | str,
+        stream: _StreamLike | None = None,
+        *,
+        tag: str | None = None,
+        resource: DeviceMemoryResource | None = None,
     ) -> DeviceBlock: ...
     def allocate_many(
         self,
@@ -153,6 +160,8 @@ class DeviceBlock:
     def tag(self) -> str | None: ...
     @property
     def generation(self) -> int: ...
+    @property
+    def resource(self) -> DeviceMemoryResource | None: ...  # None: freed, adopted or of no bytes
     @property
     def ptr(self) -> int: ...
     @property

@@ -88,7 +88,8 @@ class DeviceRuntime(Runtime):
     device_id : int
         The device.
     resource : DeviceMemoryResource, optional
-        Where the bytes come from.  The default is what ``XLOGMEM_RESOURCE`` names (``async``, ``direct``,
+        Where the bytes come from, unless an allocation names another resource.  The default is what
+        ``XLOGMEM_RESOURCE`` names (``async``, ``direct``,
         ``pool`` or ``guard``), else an `AsyncMemoryResource` where the device has memory pools and a
         `DirectMemoryResource` where it has none.
     stream_pool : StreamPool, optional
@@ -217,7 +218,8 @@ class DeviceRuntime(Runtime):
                  f"  events          {counters['records']:>12} recorded, {counted(counters['waits'], 'wait')}, "
                  f"{counted(counters['host_waits'], 'wait')} of the host; "
                  f"{counters['known'] + counters['covered']:,} left out"]
-        lines += [layer.memory_summary() for layer in layers_of(self.resource) if hasattr(layer, "memory_summary")]
+        lines += [layer.memory_summary() for resource in self.resources for layer in layers_of(resource)
+                  if hasattr(layer, "memory_summary")]
         return "\n".join(lines)
 
     def snapshot(self) -> Snapshot:

@@ -57,7 +57,7 @@ def test_every_block_is_there_with_what_is_known_of_it(four, resource):
     assert (snapshot.live_bytes, snapshot.live_blocks, snapshot.device_id) == (3000, 2, 0)
     assert snapshot.resource == repr(x.runtime.resource)
     assert block_at(snapshot, a.ptr) == (
-        a.ptr, 1000, "a", a.generation, "live", False, x.S.id, x.S.id, {}, {}, 0, 0, None, None)
+        a.ptr, 1000, "a", a.generation, "live", False, x.S.id, x.S.id, {}, {}, 0, 0, 0, None, None)
     assert block_at(snapshot, b.ptr)[:3] == (b.ptr, 2000, None)
     assert snapshot.by_tag() == {None: (2000, 1), "a": (1000, 1)}
     assert list(snapshot.by_tag()) == [None, "a"]

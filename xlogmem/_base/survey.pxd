@@ -18,6 +18,7 @@ cdef struct Seen:
     uint32_t pins
     bint freed                  # and the memory is still there
     bint adopted
+    uint32_t resource           # its place among the resources of the runtime
     size_t first                # its users: survey.users[first:end]
     size_t end
 

@@ -11,6 +11,7 @@ from cpython.exc cimport PyErr_SetInterrupt
 from cpython.ref cimport PyObject, Py_INCREF
 from libc.stdint cimport uint32_t, uint64_t
 
+from xlogmem._driver import ProcessLock
 from xlogmem._foreign.stream_owners import find_owner
 from xlogmem.errors import StaleBufferError, StreamMisuseError, XlogmemError
 from xlogmem._base.cpp cimport vector
@@ -30,6 +31,7 @@ from xlogmem._core cimport (
     CoreCounters,
     Figures,
     add_export_locked,
+    add_resource,
     begin_peak,
     count_all_locked,
     drain_by_itself,
@@ -41,6 +43,8 @@ from xlogmem._core cimport (
     is_still_locked,
     look,
     peak_of,
+    set_resource,
+    settle_pending,
     start_calls,
     tear_down,
     use_caches,
@@ -60,11 +64,13 @@ from xlogmem._order cimport (
     count_cached_locked,
     has_no_owner,
 )
-from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, refuse_undeclared, settle
+from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, ResourceTable, refuse_undeclared
 from xlogmem.streams cimport StreamPool, counted_handle, parse
 
 
 POLICIES = {"lazy": LAZY, "precise": PRECISE, "adaptive": ADAPTIVE}
+
+cdef object binding_lock = ProcessLock()                # of resources that allocations name for the first time
 
 
 @cython.no_gc_clear                         # __dealloc__ needs what the core is made of
@@ -97,11 +103,12 @@ cdef class Core:
         self.stream_pool = stream_pool
         self.ordering = stream_pool.ordering
         self.resource = resource
+        self.others = ()
         self.adoptions = {}
         self.state.order = &self.ordering.state
         self.state.order.policy = POLICIES[policy]
         self.state.order.lost = &self.state.marks
-        self.state.resource = watched(self.state.order, &resource.table)
+        set_resource(&self.state, watched(self.state.order, &resource.table))
         start_calls(&self.state)
         take_at_forks(&self.state.windows_lock, LEAF_LOCK)
         self.ordering.begin_core(self)
@@ -141,7 +148,7 @@ cdef class Core:
         if more:
             keep_remains(self)
         elif self.state.order != NULL:                  # their free is queued, and nothing will look for its end
-            settle(self.state.resource, self.state.pending_bytes)
+            settle_pending(&self.state)
         forget_at_forks(&self.state.windows_lock)
         delete_tables(&self.state)
 
@@ -198,6 +205,48 @@ cdef class Core:
             "data. The resource is broken, or the block was freed, or adopted after a free, without its knowledge. "
             "Further ones are counted, in counters()['evictions']", RuntimeWarning, stacklevel=1)
         return 0
+
+    # ------------------------------------------------------------------------------------------ resources
+    cdef ResourceTable* table_of(self, object resource) except NULL:
+        """Return the table of the resource that an allocation names (None: the runtime's own), which is bound at its
+        first use."""
+        cdef size_t i
+        if resource is None or resource is self.resource:
+            return self.state.resource
+        for i in range(len(self.others)):
+            if self.others[i] is resource:
+                return self.state.others[i]
+        return self.bind_other(resource)
+
+    cdef ResourceTable* bind_other(self, object given) except NULL:
+        """Bind a resource besides the runtime's own.  It is held until the runtime ends."""
+        cdef DeviceMemoryResource resource
+        if not isinstance(given, DeviceMemoryResource):
+            raise TypeError("resource must be a DeviceMemoryResource of xlogmem, such as PinnedMemoryResource(), not "
+                            f"{given!r}")
+        resource = given
+        try:
+            refuse_undeclared(resource, "allocations of a runtime")
+            if resource.context is not self.ordering.context:
+                raise StreamMisuseError(f"it is on device {resource.context.device_id}, and the runtime on device "
+                                        f"{self.device_id}: make it with device_id={self.device_id}")
+            with binding_lock:
+                if not any([other is resource for other in self.others]):   # another thread may have bound it
+                    resource.bind(self.stream_pool)
+                    others = (*self.others, resource)   # first: nothing that may fail follows
+                    add_resource(&self.state, watched(self.state.order, &resource.table))
+                    self.others = others
+        except StreamMisuseError as error:
+            raise StreamMisuseError(f"resource: {error}") from None
+        return self.table_of(resource)
+
+    cdef DeviceMemoryResource resource_with(self, ResourceTable* table):
+        """Return the resource of this runtime that has a table."""
+        cdef size_t i
+        for i in range(len(self.others)):
+            if self.state.others[i] == table:
+                return self.others[i]
+        return self.resource
 
     # ------------------------------------------------------------------------------------------ streams
     cdef Stream stream_of(self, object stream):
@@ -323,13 +372,14 @@ cdef class Core:
             return NOTHING
         return self.find_extent(extent, found)
 
-    cdef int label(self, Allocation* wanted, str tag) except -1:
-        """Set the tag of a block, and the stack of this call where the resource wants it; the caller releases both."""
+    cdef int label(self, Allocation* wanted, str tag, int depth) except -1:
+        """Set the tag of a block, and as many frames of the stack of this call as the resource wants; the caller
+        releases both."""
         if tag is not None:
             wanted.tag = label_of_tag(tag)
             encode_for_check(wanted.tag)
         find_site_for_check()
-        wanted.stack = stack_for(self.state.resource.stack_depth)
+        wanted.stack = stack_for(depth)
         return 0
 
     cdef Resolved find_extent(self, Extent* extent, Found* found) except? UNTRACKED:
@@ -390,6 +440,12 @@ cdef class Core:
         return 0
 
     # ------------------------------------------------------------------------------------------ properties
+    @property
+    def resources(self):
+        """The resources that blocks of the runtime come from, as a tuple: the runtime's own first, then those that
+        allocations have named, in that order.  They are held until the runtime ends."""
+        return (self.resource, *self.others)
+
     @property
     def lost(self):
         """True if the device was lost to an error after which only a new process helps."""

@@ -34,6 +34,7 @@ cdef class Remains:
     cdef CoreState state
     cdef Ordering ordering
     cdef DeviceMemoryResource resource
+    cdef tuple others
     cdef StreamPool stream_pool
     cdef StreamRegistry streams             # it holds the owners of foreign streams
     cdef bint owners_live
@@ -43,9 +44,9 @@ cdef class Remains:
 
 
 cdef int keep_whole(Core core) except -1:
-    """Keep the resource of a runtime that a collector ends and that has memory left: the collector must not empty the
+    """Keep the resources of a runtime that a collector ends and that has memory left: the collector must not empty a
     resource before the remains have it, if the resource, or one below it, is written in Python."""
-    kept_whole[<size_t><void*>core] = core.resource
+    kept_whole[<size_t><void*>core] = core.resources
     return 0
 
 
@@ -54,6 +55,7 @@ cdef int keep_remains(Core core) except -1:
     cdef Remains remains = Remains.__new__(Remains)
     remains.ordering = core.ordering
     remains.resource = core.resource
+    remains.others = core.others
     remains.stream_pool = core.stream_pool
     remains.streams = core.streams
     remains.owners_live = core.owners_live

@@ -10,9 +10,20 @@ from xlogmem._base.signatures import Signed
 from xlogmem.errors import StreamMisuseError, UseAfterFreeError
 from xlogmem._base.cpp cimport peek, unlikely, vector
 from xlogmem._base.failures cimport BLOCK_IS_STALE
-from xlogmem._core cimport FREED, LIVE, READ, READ_WRITE, RETIRED, Entry, is_still_locked, look_at_block, wait_for_block
+from xlogmem._core cimport (
+    FREED,
+    LIVE,
+    READ,
+    READ_WRITE,
+    RETIRED,
+    Entry,
+    is_kept_by_guard,
+    is_still_locked,
+    look_at_block,
+    wait_for_block,
+)
 from xlogmem._order cimport ALLOCATED, HAS_READ, WRITTEN, OrderState, StreamState, is_of_former
-from xlogmem.resources.base cimport GuardTable
+from xlogmem.resources.base cimport ResourceTable
 from xlogmem.streams cimport core_of
 
 
@@ -122,7 +133,7 @@ cdef class DeviceBlock:
 
     def __reduce__(self):
         """Raise TypeError.  Memory that other processes may open by CUDA IPC has to be allocated for that."""
-        below = "" if self.core is None else f" of {type(self.core.resource).__name__}"
+        below = "" if self.resource is None else f" of {type(self.resource).__name__}"
         raise TypeError(f"a block{below} cannot be copied, nor be pickled for another process: it owns its memory, "
                         "which is not made for CUDA IPC. Send what is in it through the host, or allocate from "
                         "cuda.core's DeviceMemoryResource with IPC enabled and adopt() that memory in both processes")
@@ -248,6 +259,21 @@ cdef class DeviceBlock:
         return self.stream.device_id if self.block != NULL else None
 
     @property
+    def resource(self):
+        """The resource that the memory comes from; None if it was freed, or adopted, or has no bytes."""
+        cdef ResourceTable* table = NULL
+        cdef OrderState* order
+        if self.core is None:
+            return None
+        order = &self.core.ordering.state
+        with nogil:
+            order.lock.lock()
+            if is_still_locked(&self.core.state, self.block, self.generation) and not self.block.adopted:
+                table = self.block.resource
+            order.lock.unlock()
+        return self.core.resource_with(table) if table != NULL else None
+
+    @property
     def align(self):
         """The guaranteed alignment of `ptr`, in bytes."""
         return 256
@@ -256,7 +282,6 @@ cdef class DeviceBlock:
     def state(self):
         """A `BlockState`."""
         cdef OrderState* order
-        cdef GuardTable* guard
         cdef uint8_t state = FREED
         if self.core is None:
             return BlockState.LIVE if self.owned.item != NULL else BlockState.FREED
@@ -267,8 +292,7 @@ cdef class DeviceBlock:
                 state = self.block.state
             order.lock.unlock()
         if state == FREED:
-            guard = self.core.state.resource.guard
-            kept = guard != NULL and guard.keeps(guard.self, self.address, self.generation)
+            kept = is_kept_by_guard(&self.core.state, self.address, self.generation)
             return BlockState.QUARANTINED if kept else BlockState.FREED
         return BlockState.LIVE if state == LIVE else BlockState.RETIRED
 
@@ -299,6 +323,9 @@ cdef class DeviceBlock:
         if self.block == NULL:
             return "<DeviceBlock that was never allocated>"
         where = f" ptr={self.ptr:#x}" if self.state is BlockState.LIVE else ""
+        resource = self.resource
+        if resource is not None and resource is not self.core.resource:
+            where += f" resource={type(resource).__name__}"
         return (f"<DeviceBlock generation={self.generation}{where} nbytes={self.nbytes} "
                 f"stream={self.stream.id if self.stream is not None else None}"
                 f"{f' tag={self.tag}' if self.tag else ''} {self.state.value}>")

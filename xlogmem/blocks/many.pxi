@@ -63,7 +63,7 @@ cdef list allocate_blocks(Core core, object sizes, object stream, str tag):
     try:
         if tag is not None or core.state.resource.stack_depth or unlikely(open_scopes != 0):
             tag = tag_or_scope(tag)
-            core.label(&wanted, tag)
+            core.label(&wanted, tag, core.state.resource.stack_depth)
         for i in range(count):                          # first: nothing that may fail follows the allocation
             pieces[i].nbytes = bytes_wanted(wanted_sizes[i])
             wanted.nbytes |= pieces[i].nbytes
@@ -119,7 +119,7 @@ cdef int fail_batch(Core core, list handles, list sizes, Allocation* wanted, Pie
         if pieces[i].block == NULL:
             (<DeviceBlock>handles[i]).owned.item = NULL
     try:
-        fail_allocation(core, failure, sizes[missing], (<DeviceBlock>handles[missing]).stream)
+        fail_allocation(core, failure, sizes[missing], (<DeviceBlock>handles[missing]).stream, None)
     except BaseException as error:
         error.add_note(f"in allocate_many: it is block {missing} of {count}, and none was allocated")
         raise
@@ -187,7 +187,7 @@ cdef int refuse_repeated(list handles, size_t place) except -1:
 cdef int free_pieces(Core core, list handles, Piece* pieces, Stream given, vector[Failure]* failures) except -1:
     """Free the blocks that were claimed.  Those that could not be freed stay pieces, and are failures."""
     cdef StreamState* home = given.state if given is not None else NULL
-    cdef int depth = core.state.resource.stack_depth
+    cdef int depth = core.state.stack_depth
     cdef size_t i, count = len(handles)
     cdef Label* stack
     for i in range(count):

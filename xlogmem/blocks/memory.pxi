@@ -38,7 +38,7 @@ from xlogmem._core cimport (
 from xlogmem._driver cimport BEYOND_MEMORY, DEVICE_MEMORY, NO_MEMORY, MemoryKind, kind_of_memory
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._order cimport StreamState
-from xlogmem.resources.base cimport Allocation, start_call_on
+from xlogmem.resources.base cimport Allocation, ResourceTable, start_call_on
 
 
 cdef DeviceBlock new_handle(Core core, Stream stream, str tag):
@@ -67,12 +67,13 @@ cdef inline void fill_handle(DeviceBlock handle, Block* block, uint64_t ptr, siz
 cdef void drop_block(Block* block, void* core, uint64_t generation) noexcept:
     """Drop the block of the last handle: the next operation frees the block, unless the cache of its stream takes it.
     The structure may hold another block by now, if the block was freed through the C table."""
-    cdef int depth = (<Core>core).state.resource.stack_depth
+    cdef int depth
     cdef PyObject* kind
     cdef PyObject* error
     cdef PyObject* traceback
     if peek(block.generation) != generation:
         return
+    depth = block.resource.stack_depth
     if unlikely(depth != 0):
         PyErr_Fetch(&kind, &error, &traceback)          # the one that is under way stays
         keep_stack_of_drop(&(<Core>core).state, block, depth)
@@ -116,30 +117,33 @@ cdef inline Stream stream_for(Core core, object stream):
     return core.stream_of(stream)
 
 
-cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag):
+cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag, object resource):
     cdef Allocation wanted
     cdef Failure failure
     cdef DeviceBlock handle
     cdef Stream ordered
     cdef Block* block = NULL
     cdef size_t size = bytes_wanted(nbytes)
+    cdef ResourceTable* source = core.state.resource
     cdef int done
+    if unlikely(resource is not None):
+        source = core.table_of(resource)
     if unlikely(size == 0):
         return new_empty(core, stream, tag)
     collect_exports()
     ordered = stream_for(core, stream)
     handle = new_handle(core, ordered, tag)             # first: nothing that may fail follows the allocation
     start_call_on(&wanted, size, ordered.state)
-    if tag is not None or core.state.resource.stack_depth or unlikely(open_scopes != 0):
-        label_in_scope(core, handle, &wanted)
-    done = allocate_at_once(&core.state, &wanted, &block, &failure)
+    if tag is not None or source.stack_depth or unlikely(open_scopes != 0):
+        label_in_scope(core, handle, &wanted, source.stack_depth)
+    done = allocate_at_once(&core.state, source, &wanted, &block, &failure)
     if done == NOT_AT_ONCE:
         with nogil:
-            done = REFUSED if allocate(&core.state, &wanted, &block, &failure) else DONE
+            done = REFUSED if allocate(&core.state, source, &wanted, &block, &failure) else DONE
     release(wanted.tag)
     release(wanted.stack)
     if done == REFUSED:
-        fail_allocation(core, &failure, nbytes, ordered)
+        fail_allocation(core, &failure, nbytes, ordered, resource)
     core.drop_owners()
     fill_handle(handle, block, wanted.ptr, wanted.nbytes, wanted.generation, True)
     if unlikely(<bint>core.state.has_evicted):
@@ -147,13 +151,14 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     return handle
 
 
-cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream) except -1:
-    """Raise the failure that an allocation reported."""
+cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream, object resource) except -1:
+    """Raise the failure that an allocation reported; `resource` is the one that it named."""
     cdef bint is_foreign = failure.kind == PYTHON_RAISED
+    source = f" from {resource!r}" if resource is not None else ""
     try:
-        core.fail(failure, f"allocating {bytes_in_words(bytes_wanted(nbytes))} on {stream!r}")
+        core.fail(failure, f"allocating {bytes_in_words(bytes_wanted(nbytes))} on {stream!r}{source}")
     except MemoryError as error:
-        explain_shortage(core, error, is_foreign)
+        explain_shortage(core, error, is_foreign, core.resource if resource is None else resource)
         raise
     return 0
 
@@ -171,7 +176,7 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
         raise stale_handle(block)
     if free_into_cache(&core.state, block.block, block.generation, home):
         done = DONE
-    elif core.state.resource.stack_depth == 0:
+    elif block.block.resource.stack_depth == 0:
         done = free_at_once(&core.state, block.block.slot, block.generation, home)
     if done == NOT_AT_ONCE:
         free_slowly(core, block, home)
@@ -199,7 +204,7 @@ cdef Stream stream_for_free(Core core, DeviceBlock block, object stream):
 
 
 cdef int free_slowly(Core core, DeviceBlock block, StreamState* home) except -1:
-    cdef Label* stack = stack_for(core.state.resource.stack_depth)
+    cdef Label* stack = stack_for(block.block.resource.stack_depth)
     cdef Failure failure
     cdef int failed
     find_site_for_check()

@@ -42,7 +42,7 @@ cdef class Runtime(Core):
         When a commit records an event at once.
     """
 
-    def allocate(self, nbytes, stream=None, *, str tag=None):
+    def allocate(self, nbytes, stream=None, *, str tag=None, resource=None):
         """Allocate device memory, ordered on a stream.
 
         Parameters
@@ -55,6 +55,10 @@ cdef class Runtime(Core):
             default stream.  Foreign streams are registered on first use; see `register_stream`.
         tag : str, optional
             A label for messages, logs and snapshots; the default is that of the `scope`, if one is open.
+        resource : DeviceMemoryResource, optional
+            The resource that provides the bytes, such as a pool of pinned memory; the default is the runtime's own.
+            The first allocation that names a resource binds it to the runtime, which holds it until the runtime ends;
+            see `resources`.
 
         Returns
         -------
@@ -63,14 +67,16 @@ cdef class Runtime(Core):
         Raises
         ------
         ValueError, TypeError, OverflowError
-            `nbytes` is negative, not a whole number, or not a size; or it does not fit in 64 bits.
+            `nbytes` is negative, not a whole number, or not a size; or it does not fit in 64 bits; or `resource` is no
+            resource.
         DriverError
             The driver refused.
         OutOfDeviceMemoryError
             No memory is left, even after the host waited for pending frees and the resource was trimmed.  If a wait for
             the whole context, which would end graph captures, might release more, the text says so.
         StreamMisuseError
-            The stream belongs to another runtime, was unregistered, or is capturing a graph.
+            The stream belongs to another runtime, was unregistered, or is capturing a graph.  Or the resource is on
+            another device, is a pool of another runtime, or does not declare how its frees are ordered.
         DeviceLostError
             The device was lost to an earlier error.
 
@@ -84,7 +90,7 @@ cdef class Runtime(Core):
         -----
         Thread-safe; the GIL is released where the driver may have to wait.  The memory is not initialised.
         """
-        return allocate_block(self, nbytes, stream, tag)
+        return allocate_block(self, nbytes, stream, tag, resource)
 
     def allocate_many(self, sizes, stream=None, *, str tag=None):
         """Allocate several blocks on one stream, all or none: for a table of many columns.
@@ -158,8 +164,9 @@ cdef class Runtime(Core):
     def deallocate(self, DeviceBlock block not None, stream=None):
         """Free a block after every use of it.
 
-        The free is queued on the device.  The host waits only where the resource frees at once
-        (`DirectMemoryResource`), for memory adopted without a stream, and for work on another thread's default stream.
+        The free is queued on the device, and the memory goes back to the resource that it came from.  The host waits
+        only where that resource frees at once (`DirectMemoryResource`, `PinnedMemoryResource`), for memory adopted
+        without a stream, and for work on another thread's default stream.
 
         Parameters
         ----------

@@ -64,7 +64,7 @@ def in_scope():
     return open_scopes != 0 and innermost_open(scope_of_context.get()) is not None
 
 
-cdef int label_in_scope(Core core, DeviceBlock handle, Allocation* wanted) except -1:
+cdef int label_in_scope(Core core, DeviceBlock handle, Allocation* wanted, int depth) except -1:
     """Call `Core.label` with the tag of a handle or of the scope."""
     handle.tag = tag_or_scope(handle.tag)
-    return core.label(wanted, handle.tag)
+    return core.label(wanted, handle.tag, depth)

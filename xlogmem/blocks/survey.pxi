@@ -14,6 +14,7 @@ from xlogmem._base.survey cimport Seen, SeenStream, SeenUser, Survey
 from xlogmem._core cimport Figures, mark_lost_if_sticky, see_generation_locked, survey_locked, tally_tags_locked
 from xlogmem._driver cimport Scope, enter_context, leave_context, memory_info
 from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, OrderState, empty_caches_locked
+from xlogmem.resources.base cimport DeviceMemoryResource
 from xlogmem.resources.pool cimport PoolFigures, PoolMemoryResource, PoolState, figures_as_dict, read_figures_locked
 from xlogmem.resources.tally cimport Tally, forget_all
 from xlogmem.streams cimport core_of
@@ -71,7 +72,8 @@ cdef tuple fields_of_block(Survey* survey, Seen* seen):
         (writers if user.writes else readers)[user.stream] = user.position
     return (seen.ptr, seen.nbytes, object_of(seen.tag), seen.generation,
             "freed" if seen.freed else "adopted" if seen.adopted else "live", seen.adopted,
-            number_of(seen.stream), number_of(seen.home), readers, writers, seen.windows, seen.pins)
+            number_of(seen.stream), number_of(seen.home), readers, writers, seen.windows, seen.pins,
+            None if seen.adopted else seen.resource)
 
 
 cdef tuple fields_of_stream(SeenStream* stream):
@@ -145,18 +147,18 @@ cdef object stale_handle(DeviceBlock block):
                              + recorded_lines(block.generation))
 
 
-cdef int explain_shortage(Core core, object error, bint is_foreign) except -1:
+cdef int explain_shortage(Core core, object error, bint is_foreign, DeviceMemoryResource resource) except -1:
     """Add to the error of an allocation that found no memory the figures of memory in use, and the tags that have it.
     Figures that cannot be queried are left out.  The exception of a resource in Python keeps its text; if the same
     exception is raised again and again, it has one note."""
     if not is_foreign:
-        error.args = (f"{error}; {figures_of_shortage(core)}",)
+        error.args = (f"{error}; {figures_of_shortage(core, resource)}",)
     elif not hasattr(error, "__notes__"):
-        error.add_note(figures_of_shortage(core))
+        error.add_note(figures_of_shortage(core, resource))
     return 0
 
 
-cdef str figures_of_shortage(Core core):
+cdef str figures_of_shortage(Core core, DeviceMemoryResource resource):
     cdef Figures figures
     cdef uint64_t pending
     known = recording
@@ -165,7 +167,9 @@ cdef str figures_of_shortage(Core core):
         (shown(tag), nbytes, count) for tag, nbytes, count in by_tag]
     parts = [f"the runtime has {bytes_in_words(figures.live_bytes)} live in {counted(figures.live_blocks, 'block')} "
              f"and {bytes_in_words(pending)} pending"]
-    parts += figures_of_pool(core) + figures_of_device(core)
+    parts += figures_of_pool(resource)
+    if not resource.table.host_accessible:
+        parts += figures_of_device(core)
     return "; ".join(parts) + "".join([
         f"\n  {bytes_in_words(nbytes)} in {counted(count, 'block')}: {name}" for name, nbytes, count in rows[:LINES]])
 
@@ -212,9 +216,9 @@ cdef list tags_and_totals(Core core, Figures* figures, uint64_t* pending):
     return sorted(rows, key=lambda row: -row[1])
 
 
-cdef list figures_of_pool(Core core):
+cdef list figures_of_pool(DeviceMemoryResource resource):
     cdef dict figures
-    pool = find_layer(core.resource, PoolMemoryResource)
+    pool = find_layer(resource, PoolMemoryResource)
     if pool is None:
         return []
     figures = pool.statistics()

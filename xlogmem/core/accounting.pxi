@@ -25,9 +25,10 @@ from xlogmem._order cimport (
 from xlogmem.resources.base cimport GuardTable, settle
 
 
-cdef inline bint file_marker_locked(CoreState* core, StreamState* home, size_t nbytes) noexcept nogil:
+cdef inline bint file_marker_locked(CoreState* core, StreamState* home, Block* block) noexcept nogil:
     """Move live bytes to pending.  Frees share a marker until a fence is due behind them.  True if the fence is due."""
     check(core.order.lock.held(), "the lock is held")
+    cdef size_t nbytes = block.nbytes
     cdef uint64_t weight = 1 + nbytes // <size_t>BYTES_PER_FREE
     cdef vector[Marker]* markers
     cdef Marker* marker
@@ -40,11 +41,44 @@ cdef inline bint file_marker_locked(CoreState* core, StreamState* home, size_t n
     marker.position = advance(home)
     marker.nbytes += nbytes
     core.pending_bytes += nbytes
+    if unlikely(block.resource != core.resource):
+        add_share(marker, block.resource, nbytes)
     if unlikely(weight >= marker.room):
         marker.room = 0
         return True
     marker.room -= weight
     return False
+
+
+cdef void add_share(Marker* marker, ResourceTable* resource, uint64_t nbytes) noexcept nogil:
+    """Note that bytes of a marker go to another resource than the runtime's own."""
+    cdef Share share
+    cdef size_t i
+    for i in range(marker.shares.size()):
+        if marker.shares[i].resource == resource:
+            marker.shares[i].nbytes += nbytes
+            return
+    share.resource = resource
+    share.nbytes = nbytes
+    marker.shares.push_back(share)
+
+
+cdef void settle_marker(CoreState* core, Marker* marker) noexcept nogil:
+    """Settle bytes that are not pending any more, each at its resource."""
+    cdef uint64_t own = marker.nbytes
+    cdef size_t i
+    for i in range(marker.shares.size()):
+        settle(marker.shares[i].resource, marker.shares[i].nbytes)
+        own -= marker.shares[i].nbytes
+    settle(core.resource, own)
+
+
+cdef void settle_pending(CoreState* core) noexcept nogil:
+    """Settle all pending bytes, when a runtime ends: nothing will look for the end of their frees."""
+    cdef size_t i, k
+    for i in range(core.pending.size()):
+        for k in range(core.pending[i].size()):
+            settle_marker(core, &core.pending[i][k])
 
 
 cdef void begin_marker_locked(CoreState* core, StreamState* home) noexcept nogil:
@@ -53,11 +87,13 @@ cdef void begin_marker_locked(CoreState* core, StreamState* home) noexcept nogil
     check(core.order.lock.held(), "the lock is held")
     cdef vector[Marker]* markers = &core.pending[home.index]
     cdef Marker new
-    cdef size_t i, kept = 0
+    cdef size_t i, k, kept = 0
     for i in range(1, markers.size() if markers.size() >= <size_t>MARKERS else 0):
         if fence_to_see(home, markers[0][kept].position) == fence_to_see(home, markers[0][i].position):
             markers[0][kept].position = markers[0][i].position
             markers[0][kept].nbytes += markers[0][i].nbytes
+            for k in range(markers[0][i].shares.size()):
+                add_share(&markers[0][kept], markers[0][i].shares[k].resource, markers[0][i].shares[k].nbytes)
         else:
             kept += 1
             markers[0][kept] = markers[0][i]
@@ -103,7 +139,7 @@ cdef void release_seen_locked(CoreState* core, StreamState* home) noexcept nogil
         if is_ordered_after_locked(core.order, NULL, home, markers[0][i].position):
             check(core.pending_bytes >= markers[0][i].nbytes, "pending bytes are those of the markers")
             core.pending_bytes -= markers[0][i].nbytes
-            settle(core.resource, markers[0][i].nbytes)
+            settle_marker(core, &markers[0][i])
         else:
             markers[0][kept] = markers[0][i]
             kept += 1
@@ -156,14 +192,24 @@ cdef int reap(CoreState* core, bint blocking, bint with_guard, vector[Failure]* 
 
 
 cdef int reap_guard(CoreState* core, bint blocking, vector[Failure]* failures) except -1 nogil:
-    """Report the findings of a guard of the memory.  Called without the lock."""
-    cdef GuardTable* guard = core.resource.guard
+    """Report the findings of the guards of the memory.  Called without the lock."""
+    cdef vector[ResourceTable*] resources
+    cdef GuardTable* guard
     cdef Failure failure
-    if guard != NULL and mark_lost_if_sticky(core, guard.reap(guard.self, blocking, &failure), &failure):
-        failures.push_back(failure)
-        failures[0][failures.size() - 1] = failures[0][0]
-        failures[0][0] = failure                        # the first is raised, and the guard gives it away only once
+    cdef size_t i
+    copy_resources(core, &resources)
+    for i in range(resources.size()):
+        guard = resources[i].guard
+        if guard != NULL and mark_lost_if_sticky(core, guard.reap(guard.self, blocking, &failure), &failure):
+            raise_first(failures, &failure)
     return 0
+
+
+cdef void raise_first(vector[Failure]* failures, Failure* failure) noexcept nogil:
+    """Put the failure of a guard before all others: the first is raised, and the guard gives it away only once."""
+    failures.push_back(failure[0])
+    failures[0][failures.size() - 1] = failures[0][0]
+    failures[0][0] = failure[0]
 
 
 cdef int reap_stream_unlocks(CoreState* core, StreamState* home, Reaping how, Failure* failure) except -1 nogil:
@@ -261,6 +307,61 @@ cdef int wait_for_pending(CoreState* core) except -1 nogil:
     return 0
 
 
+# ---------------------------------------------------------------------------------------------- several resources
+cdef void set_resource(CoreState* core, ResourceTable* resource) noexcept nogil:
+    """Set the resource of a runtime that begins."""
+    core.resource = resource
+    core.keeps_frontiers = resource.frontiers != NULL
+    core.stack_depth = resource.stack_depth
+
+
+cdef void add_resource(CoreState* core, ResourceTable* resource) noexcept nogil:
+    """Add a resource to the runtime's own.  The caller has the GIL, and waits for the lock all the same, as `watch`
+    does."""
+    core.order.lock.lock()
+    core.others.push_back(resource)
+    core.keeps_frontiers |= resource.frontiers != NULL
+    if core.stack_depth < resource.stack_depth:
+        core.stack_depth = resource.stack_depth
+    core.order.lock.unlock()
+
+
+cdef void copy_resources(CoreState* core, vector[ResourceTable*]* resources) noexcept nogil:
+    """Copy the list of all resources, the runtime's own first, for work without the lock."""
+    cdef size_t i
+    resources.push_back(core.resource)
+    core.order.lock.lock()
+    for i in range(core.others.size()):
+        resources.push_back(core.others[i])
+    core.order.lock.unlock()
+
+
+cdef bint is_kept_by_guard(CoreState* core, uint64_t ptr, uint64_t generation) noexcept nogil:
+    """True if a guard keeps the freed memory of this block.  Called with the GIL."""
+    cdef GuardTable* guard = core.resource.guard
+    cdef size_t i
+    if guard != NULL and guard.keeps(guard.self, ptr, generation):
+        return True
+    for i in range(core.others.size()):
+        guard = core.others[i].guard
+        if guard != NULL and guard.keeps(guard.self, ptr, generation):
+            return True
+    return False
+
+
+cdef void report_refused_free_locked(CoreState* core, uint64_t ptr, Label* stack) noexcept nogil:
+    """Report a free where nothing is alive to the guards: one that keeps memory there notes it."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef GuardTable* guard = core.resource.guard
+    cdef size_t i
+    if guard != NULL:
+        guard.refused(guard.self, ptr, stack)
+    for i in range(core.others.size()):
+        guard = core.others[i].guard
+        if guard != NULL:
+            guard.refused(guard.self, ptr, stack)
+
+
 # ---------------------------------------------------------------------------------------------- lookup and end
 cdef inline void fill_found_locked(OrderState* order, uint64_t base, Tracked* known, Found* found) noexcept nogil:
     """Fill in the result of a lookup, as plain data."""
@@ -333,13 +434,26 @@ cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bi
     if handles_are_gone:
         drop_live_blocks(core)
         drain_lists(core)
-    if core.resource.frontiers != NULL:
-        more = core.resource.frontiers.end(core.resource.self)
-    if core.resource.guard != NULL and core.resource.guard.end(core.resource.guard.self):
-        more = True
+    more = end_resources(core)
     forbid_context_sync(before)
     leave_context(&scope)
     return more or core.dropped.load() != NULL or not core.returned_without_stream.empty()
+
+
+cdef bint end_resources(CoreState* core) except -1 nogil:
+    """Have all resources of a runtime that ends return the memory that they keep.  True if something is left."""
+    cdef vector[ResourceTable*] resources
+    cdef GuardTable* guard
+    cdef bint more = False
+    cdef size_t i
+    copy_resources(core, &resources)
+    for i in range(resources.size()):
+        if resources[i].frontiers != NULL and resources[i].frontiers.end(resources[i].self):
+            more = True
+        guard = resources[i].guard
+        if guard != NULL and guard.end(guard.self):
+            more = True
+    return more
 
 
 cdef int drop_live_blocks(CoreState* core) except -1 nogil:
@@ -358,6 +472,8 @@ cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil:
     """Move the state that remains after `tear_down` to `target`: nothing else refers to it."""
     target.order = core.order
     target.resource = core.resource
+    target.others = core.others
+    target.keeps_frontiers = core.keeps_frontiers
     target.live_bytes = core.live_bytes
     target.live_blocks = core.live_blocks
     target.pending_bytes = core.pending_bytes

@@ -28,7 +28,7 @@ from xlogmem.observe._history cimport BLOCK_ADOPTED, BLOCK_ALLOCATED, BLOCK_EVIC
 from xlogmem.resources.base cimport start_call
 
 
-cdef inline Block* new_block_locked(CoreState* core, Allocation* given) noexcept nogil:
+cdef inline Block* new_block_locked(CoreState* core, ResourceTable* resource, Allocation* given) noexcept nogil:
     """Make a live block in an empty slot; its allocation entry is a new position of the stream (no entry if the stream
     is NULL)."""
     check(core.order.lock.held(), "the lock is held")
@@ -49,10 +49,11 @@ cdef inline Block* new_block_locked(CoreState* core, Allocation* given) noexcept
     block.stream = stream
     block.home = NULL
     block.owner = NULL
+    block.resource = resource
     block.resource_block = given.resource_block
     block.tag = held(given.tag)
     block.freed_by = NULL
-    block.adopted = block.host_accessible = False
+    block.adopted = False
     block.windows = block.writers = 0
     block.pins = 0
     block.writer = 0
@@ -93,10 +94,11 @@ cdef inline uint64_t new_generation() noexcept nogil:
     return generations.fetch_add(1) + 1
 
 
-cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1 nogil:
-    """Get memory from the resource, ordered on the stream, and track it."""
+cdef int allocate(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
+                  Failure* failure) except -1 nogil:
+    """Get memory from a resource, ordered on the stream, and track it.  Caches have memory of the runtime's own."""
     cdef StreamState* stream = wanted.stream
-    cdef StreamCache* cache = <StreamCache*>stream.cache.load()
+    cdef StreamCache* cache = <StreamCache*>stream.cache.load() if resource == core.resource else NULL
     cdef Scope scope
     cdef int failed
     if (cache != NULL and <size_t>stream.handle > PER_THREAD and not goes_slowly(core)
@@ -113,26 +115,26 @@ cdef int allocate(CoreState* core, Allocation* wanted, Block** result, Failure* 
     if failed or (cache != NULL and allocate_from_cache(core, cache, <size_t>stream.handle, wanted, result)):
         end_call(core.order, stream)
     else:
-        failed = allocate_in_call(core, wanted, RELEASE_STREAM, result, failure)
+        failed = allocate_in_call(core, resource, wanted, RELEASE_STREAM, result, failure)
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, Block** result,
+cdef int allocate_in_call(CoreState* core, ResourceTable* resource, Allocation* wanted, AfterCall after, Block** result,
                           Failure* failure) except -1 nogil:
     """Allocate on a stream that is busy, alive and not capturing.  The context is current, unless the resource finds
     its device itself."""
     cdef OrderState* order = core.order
     cdef int failed
     wanted.generation = new_generation()                # spent, if this fails
-    failed = get_bytes_locks(core, wanted, failure)
+    failed = get_bytes_locks(core, resource, wanted, failure)
     if unlikely(failed) and is_out_of_memory(failure) and not never_fits(failure):
         order.lock.unlock()
-        failed = allocate_again_locks(core, wanted, failure)
+        failed = allocate_again_locks(core, resource, wanted, failure)
     if after == RELEASE_STREAM:
         wanted.stream.busy -= 1
     if not unlikely(failed):
-        result[0] = track_locked(core, wanted)
+        result[0] = track_locked(core, resource, wanted)
     else:
         note_out_of_memory_locked(core, wanted, failure)
     order.lock.unlock()
@@ -141,19 +143,19 @@ cdef int allocate_in_call(CoreState* core, Allocation* wanted, AfterCall after, 
     return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef inline Block* track_locked(CoreState* core, Allocation* made) noexcept nogil:
+cdef inline Block* track_locked(CoreState* core, ResourceTable* resource, Allocation* made) noexcept nogil:
     """Make the block for memory that the resource has just handed out."""
     check(core.order.lock.held(), "the lock is held")
     cdef Block* block
     evict_overlapping_locked(core, made.ptr, made.nbytes)
-    block = new_block_locked(core, made)
+    block = new_block_locked(core, resource, made)
     core.live_bytes += made.nbytes
     core.live_blocks += 1
     raise_peak_locked(core)
     core.counters.allocations += 1
     if unlikely(core.watched & BY_HISTORY):
         note_block(core, BLOCK_ALLOCATED, block, block.stream)
-    if core.resource.frontiers != NULL and core.resource.frontiers.grain:
+    if resource.frontiers != NULL and resource.frontiers.grain and resource == core.resource:
         want_size_locked(core, made.stream, made.nbytes)
     return block
 
@@ -177,19 +179,21 @@ cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
     order.lock.unlock()
 
 
-cdef inline int get_bytes_locks(CoreState* core, Allocation* wanted, Failure* failure) except -1 nogil:
+cdef inline int get_bytes_locks(CoreState* core, ResourceTable* resource, Allocation* wanted,
+                                Failure* failure) except -1 nogil:
     """Get memory that may be used on the stream from now on.  Returns with the lock held, on failure too."""
     cdef int failed
-    if core.resource.frontiers != NULL:
+    if resource.frontiers != NULL:
         core.order.lock.lock()
-        return core.resource.frontiers.allocate(core.resource.self, wanted, failure)
-    failed = core.resource.allocate(core.resource.self, wanted, failure)
+        return resource.frontiers.allocate(resource.self, wanted, failure)
+    failed = resource.allocate(resource.self, wanted, failure)
     prefetch_hot_lines(core, wanted.stream)
     core.order.lock.lock()
     return failed
 
 
-cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* failure) except -1 nogil:
+cdef int allocate_again_locks(CoreState* core, ResourceTable* resource, Allocation* wanted,
+                              Failure* failure) except -1 nogil:
     """Out of memory: wait on the host for the queued frees, have the resource release the memory that it keeps, and try
     once more.  Memory that only a wait for the whole context would release stays: such a wait would end captures
     elsewhere."""
@@ -204,7 +208,7 @@ cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* fail
         core.order.lock.lock()
         drop_exception_locked(core, failure)
         core.order.lock.unlock()
-        failed = get_bytes_locks(core, wanted, failure)
+        failed = get_bytes_locks(core, resource, wanted, failure)
         if not failed:
             forbid_context_sync(before)
             return 0
@@ -218,17 +222,17 @@ cdef int allocate_again_locks(CoreState* core, Allocation* wanted, Failure* fail
             core.unreported = True
     core.order.lock.unlock()
     failed = 0
-    if core.resource.frontiers != NULL:
+    if resource.frontiers != NULL:
         core.order.lock.lock()
-        failed = core.resource.frontiers.trim(core.resource.self, wanted.nbytes, wanted.stream, &ignored)
+        failed = resource.frontiers.trim(resource.self, wanted.nbytes, wanted.stream, &ignored)
         core.order.lock.unlock()
-    elif core.resource.trim != NULL:
-        failed = core.resource.trim(core.resource.self, &ignored)
+    elif resource.trim != NULL:
+        failed = resource.trim(resource.self, &ignored)
     if failed:
         drop_exception(&ignored)
-    failed = get_bytes_locks(core, wanted, failure)
+    failed = get_bytes_locks(core, resource, wanted, failure)
     forbid_context_sync(before)
-    if failed and core.order.wants_context_sync and core.resource.frontiers == NULL:
+    if failed and core.order.wants_context_sync and resource.frontiers == NULL:
         advise_reap_unlocks(core, failure)
     return failed
 
@@ -280,10 +284,10 @@ cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
     if core.watched & BY_HISTORY:
         note_block(core, BLOCK_EVICTED, block, block.stream)
     erase(&core.index, block.ptr)
-    settle_block(core, block)
-    if core.resource.evicted != NULL and not block.adopted:
+    settle_block(block)
+    if block.resource.evicted != NULL and not block.adopted:
         fill_freed(block, block.stream, &lost)
-        core.resource.evicted(core.resource.self, &lost)
+        block.resource.evicted(block.resource.self, &lost)
     unaccount_locked(core, block)
     block.state = FREED                                 # the slot is not used again: a window may still point to it
     poke(block.generation, 0)
@@ -332,7 +336,7 @@ cdef int adopt_locked(CoreState* core, Range* memory, Found* result, Failure* fa
     foreign.stream = memory.stream
     foreign.generation = new_generation()
     foreign.tag = memory.tag
-    block = new_block_locked(core, &foreign)
+    block = new_block_locked(core, core.resource, &foreign)
     block.adopted = True
     block.host_accessible = memory.host_accessible
     block.owner = memory.owner

@@ -129,19 +129,19 @@ cdef int queue_waits_or_close(CoreState* core, Window* window, int failed, Failu
 
 # ---------------------------------------------------------------------------------------------- dropped blocks
 cdef bint drain_at_once(CoreState* core) noexcept nogil:
-    """Free dropped blocks into a resource that keeps frontiers, which makes no driver call.  False if there are others,
+    """Free dropped blocks into resources that keep frontiers, which makes no driver call.  False if there are others,
     or many; these stay on the list."""
     cdef Block* block
     cdef Block* following
     cdef size_t freed = 0
     cdef bint drained = True
-    if core.resource.frontiers == NULL or not core.order.lock.try_lock():
+    if not core.keeps_frontiers or not core.order.lock.try_lock():
         return False
     block = core.dropped.exchange(NULL)
     while block != NULL:
         following = block.next
         bring_in_locked(core, block, 0)
-        drained = drained and freed < MOST_AT_ONCE and is_just_dropped(core, block)
+        drained = drained and freed < MOST_AT_ONCE and is_just_dropped(block)
         if drained:
             free_into_pool_locked(core, block, resolve_home(block))
             freed += 1
@@ -152,16 +152,19 @@ cdef bint drain_at_once(CoreState* core) noexcept nogil:
     return drained
 
 
-cdef inline bint is_just_dropped(CoreState* core, Block* block) noexcept nogil:
-    """True if nothing but the drop has happened to the block: no free of it failed, or waits for a window."""
-    return block.state == LIVE and not (block.windows or block.pins or block.adopted)
+cdef inline bint is_just_dropped(Block* block) noexcept nogil:
+    """True if nothing but the drop has happened to a block of a resource that keeps frontiers: no free of it failed, or
+    waits for a window."""
+    return (block.state == LIVE and not (block.windows or block.pins or block.adopted)
+            and block.resource.frontiers != NULL)
 
 
 # ---------------------------------------------------------------------------------------------- memory
-cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, Failure* failure) except -1:
+cdef int allocate_at_once(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
+                          Failure* failure) except -1:
     """Allocate where the resource has memory at hand that the stream is ordered after."""
-    cdef FrontierTable* frontiers = core.resource.frontiers
-    cdef StreamCache* cache = <StreamCache*>wanted.stream.cache.load()
+    cdef FrontierTable* frontiers = resource.frontiers
+    cdef StreamCache* cache = <StreamCache*>wanted.stream.cache.load() if resource == core.resource else NULL
     cdef int done = NOT_AT_ONCE
     if frontiers != NULL and frontiers.allocate_at_once != NULL:
         done = query_at_once(core, wanted.stream, failure)
@@ -172,8 +175,8 @@ cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, F
     if not core.order.lock.try_lock():
         return NOT_AT_ONCE
     wanted.generation = new_generation()
-    if <bint>wanted.stream.alive and frontiers.allocate_at_once(core.resource.self, wanted):
-        result[0] = track_locked(core, wanted)
+    if <bint>wanted.stream.alive and frontiers.allocate_at_once(resource.self, wanted):
+        result[0] = track_locked(core, resource, wanted)
     else:
         done = NOT_AT_ONCE
     core.order.lock.unlock()
@@ -185,7 +188,7 @@ cdef int allocate_at_once(CoreState* core, Allocation* wanted, Block** result, F
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1:
     """Free into a resource that keeps frontiers, which makes no driver call at all."""
     cdef bint freed
-    if core.resource.frontiers == NULL or is_work_left(core) or not core.order.lock.try_lock():
+    if not core.keeps_frontiers or is_work_left(core) or not core.order.lock.try_lock():
         return NOT_AT_ONCE
     freed = ((stream == NULL or <bint>stream.alive)
              and free_plainly_locked(core, find_live_locked(core, slot, generation), stream))

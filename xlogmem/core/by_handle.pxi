@@ -30,7 +30,7 @@ cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle,
         start_call_on(&wanted, nbytes, stream)
         wanted.generation = new_generation()            # spent, if there is no memory
         if frontiers.allocate_at_once(core.resource.self, &wanted):
-            result[0] = track_locked(core, &wanted)
+            result[0] = track_locked(core, core.resource, &wanted)
             done = True
     core.order.lock.unlock()
     return done

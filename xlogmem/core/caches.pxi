@@ -15,9 +15,9 @@
 # Positions.  A cache takes none.  A free reads how many positions its stream has taken.  The next position was, or will
 # be, taken after that, so a fence that covers it is recorded after everything that was queued before the free.
 #
-# Cached memory is no reserve.  Before a pool expands or reports its figures, all caches are emptied into it; before it
-# makes a stream wait, the cache of that stream is.  The cache of a stream is closed before the stream is unregistered
-# or changes its discipline.
+# Caches have memory of one pool, the runtime's own resource, and are no reserve.  Before that pool expands or reports
+# its figures, all caches are emptied into it; before it makes a stream wait, the cache of that stream is.  The cache of
+# a stream is closed before the stream is unregistered or changes its discipline.
 
 from cuda.bindings cimport cydriver as cy
 
@@ -268,8 +268,8 @@ cdef bint cache_freed_locked(CoreState* core, Block* block, StreamState* home) n
     cdef CachedSize* size
     cdef size_t nbytes
     cdef bint done
-    if (cache == NULL or block.stream != home or not block.exports.empty() or not block.waiting.empty()
-            or not is_used_at_home_only(block, &position)):
+    if (cache == NULL or block.stream != home or block.resource != core.resource or not block.exports.empty()
+            or not block.waiting.empty() or not is_used_at_home_only(block, &position)):
         return False
     nbytes = in_grains(core, block.nbytes)
     size = cached_size_of(cache, nbytes)

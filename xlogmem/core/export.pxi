@@ -134,7 +134,7 @@ cdef int release_exports_without_stream(CoreState* core, Failure* failure) excep
     cdef size_t i
     cdef int failed = 0
     order.lock.lock()
-    wanted = order.wants_context_sync and core.resource.frontiers != NULL
+    wanted = order.wants_context_sync and core.keeps_frontiers
     order.wants_context_sync = False                    # what still needs one says so again
     blocks = core.returned_without_stream
     core.returned_without_stream.clear()

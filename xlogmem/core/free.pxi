@@ -87,7 +87,7 @@ cdef void leave_unowned_home_locked(CoreState* core, Block* block) noexcept nogi
     cdef StreamState* home = resolve_home(block)
     cdef size_t i
     if (home == NULL or not is_unowned(home) or block.windows or block.pins or block.adopted
-            or core.resource.frontiers != NULL or may_have_unrecorded_work(block, home)):
+            or block.resource.frontiers != NULL or may_have_unrecorded_work(block, home)):
         return
     if unlikely(order.discipline_changes != 0):
         raise_changed_disciplines_locked(order, block)
@@ -110,7 +110,7 @@ cdef int leave_delayed_home_unlocks(CoreState* core, Block* block, StreamState**
     cdef StreamState* home = resolve_home(block)
     cdef StreamState* user
     cdef size_t i
-    if home == NULL or block.adopted or block.named or not core.resource.frees_anywhere:
+    if home == NULL or block.adopted or block.named or not block.resource.frees_anywhere:
         return 0
     if block.stream == NULL or is_unowned(block.stream):
         return 0
@@ -214,7 +214,7 @@ cdef int free_found_unlocks(CoreState* core, Block* block, StreamState* stream, 
 cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, Block** result,
                            Failure* failure) except -1 nogil:
     """Free, for callers without a handle, the block that is allocated at `ptr`, if that makes no stream wait; else do
-    nothing, and the result is NULL.  The stream is busy and not capturing."""
+    nothing, and the result is NULL.  The stream is busy and not capturing; the context need not be current."""
     cdef Block* block
     cdef int failed = 0
     result[0] = NULL
@@ -222,7 +222,8 @@ cdef int free_without_wait(CoreState* core, uint64_t ptr, StreamState* stream, B
     core.order.lock.lock()
     block = live_block_at_locked(core, ptr)
     if block != NULL and not (block.windows or block.pins) and (
-            core.resource.frontiers != NULL or (block.home == stream and has_one_entry_at_home_locked(core, block))):
+            block.resource.frontiers != NULL or (block.resource.finds_device and block.home == stream
+                                                 and has_one_entry_at_home_locked(core, block))):
         if block.home != stream:
             move_home_locked(core.order, block, stream)
         result[0] = block
@@ -257,7 +258,7 @@ cdef inline bint has_one_entry_at_home_locked(CoreState* core, Block* block) noe
     check(core.order.lock.held(), "the lock is held")
     cdef StreamState* home = block.home
     return (home != NULL and block.frontier.size() == 1 and block.frontier[0].stream == home.index and home.alive
-            and home.thread == 0 and core.resource.order == STREAM_ORDERED)
+            and home.thread == 0 and block.resource.order == STREAM_ORDERED)
 
 
 cdef inline void prefetch_hot_lines(CoreState* core, StreamState* stream) noexcept nogil:
@@ -287,13 +288,14 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef uint8_t before = block.state if block.state != FREEING else <uint8_t>RETIRED
+    cdef ResourceTable* resource = block.resource
     cdef StreamState* home
     cdef StreamState* left = NULL
     cdef Allocation freed
     cdef bint ordered, fence_is_due
     cdef int failed = 0
     check(block.windows == 0, "a block is not freed inside a window")
-    if core.resource.frontiers != NULL and not block.adopted:
+    if resource.frontiers != NULL and not block.adopted:
         free_into_pool_locked(core, block, resolve_home(block))
         return 0
     block.state = FREEING
@@ -311,13 +313,13 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
             block.home.busy -= 1
             failed = wait_for_users_unlocks(core, block, CHECK_CAPTURE, failure)
     home = block.home
-    ordered = not block.adopted and core.resource.order == STREAM_ORDERED
+    ordered = not block.adopted and resource.order == STREAM_ORDERED
     if unlikely(core.watched & BY_HISTORY) and not failed:
         note_block(core, BLOCK_RELEASED if block.adopted else BLOCK_FREED, block, home)
     if not failed and not block.adopted:
         fill_freed(block, home, &freed)
         order.lock.unlock()
-        failed = core.resource.deallocate(core.resource.self, &freed, failure)
+        failed = resource.deallocate(resource.self, &freed, failure)
         prefetch_hot_lines(core, home)
         order.lock.lock()
     if unlikely(failed) and left != NULL:
@@ -329,9 +331,9 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     if unlikely(failed):
         restore_locked(core, block, before)
         return mark_lost_if_sticky(core, 1, failure)
-    fence_is_due = ordered and file_marker_locked(core, home, block.nbytes)
+    fence_is_due = ordered and file_marker_locked(core, home, block)
     if not ordered:
-        settle_block(core, block)
+        settle_block(block)
     core.counters.frees += not block.adopted
     release_slot_locked(core, block)
     return fence_for_marker_unlocks(core, home) if unlikely(fence_is_due) else 0
@@ -356,10 +358,10 @@ cdef inline void fill_freed(Block* block, StreamState* home, Allocation* freed) 
     freed.stack = block.freed_by
 
 
-cdef inline void settle_block(CoreState* core, Block* block) noexcept nogil:
+cdef inline void settle_block(Block* block) noexcept nogil:
     """Settle the bytes of a block that are not pending after its free."""
     if not block.adopted:
-        settle(core.resource, block.nbytes)
+        settle(block.resource, block.nbytes)
 
 
 cdef inline int check_home_capture_unlocks(OrderState* order, StreamState* home, CaptureCheck check_capture,
@@ -378,7 +380,7 @@ cdef int wait_for_users_unlocks(CoreState* core, Block* block, CaptureCheck chec
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
     cdef StreamState* home = resolve_home(block)
-    cdef bint on_host = home == NULL or (not block.adopted and core.resource.order == HOST_SYNCHRONOUS)
+    cdef bint on_host = home == NULL or (not block.adopted and block.resource.order == HOST_SYNCHRONOUS)
     cdef vector[Dependency] dependencies
     cdef Query query
     cdef int failed = 0
@@ -412,9 +414,9 @@ cdef int wait_for_users_unlocks(CoreState* core, Block* block, CaptureCheck chec
 
 cdef inline bint free_plainly_locked(CoreState* core, Block* block, StreamState* stream) noexcept nogil:
     """Free a block into a resource that keeps frontiers, on `stream` (NULL: at home).  Returns False, with nothing
-    done, if the block is NULL or adopted, or has an open window or a pin."""
+    done, if the block is NULL or adopted, or of another resource, or has an open window or a pin."""
     check(core.order.lock.held(), "the lock is held")
-    if block == NULL or block.windows or block.pins or block.adopted:
+    if block == NULL or block.windows or block.pins or block.adopted or block.resource.frontiers == NULL:
         return False
     if stream != NULL and stream != block.home:
         move_home_locked(core.order, block, stream)
@@ -463,9 +465,9 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
         frontier.push_back(entry)
     erase(&core.index, block.ptr)
     fill_freed(block, home, &freed)
-    core.resource.frontiers.deallocate(core.resource.self, &freed, frontier)
+    block.resource.frontiers.deallocate(block.resource.self, &freed, frontier)
     core.counters.frees += 1
-    settle_block(core, block)
+    settle_block(block)
     release_slot_locked(core, block)
 
 

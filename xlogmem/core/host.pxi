@@ -51,7 +51,7 @@ cdef int refuse_device_memory_locked(CoreState* core, Window* window, Failure* f
         block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL
         if block != NULL and block.cache.load() != NULL:
             bring_in_locked(core, block, request.generation)
-        if block != NULL and block.generation == request.generation and not block.host_accessible:
+        if block != NULL and block.generation == request.generation and not is_host_accessible(block):
             return fail_block(failure, BLOCK_IS_ON_DEVICE, request.generation, i + 1)
     return 0
 

@@ -69,7 +69,7 @@ cdef size_t take_group_locked(CoreState* core, Allocation* wanted, Piece* pieces
         wanted.generation = new_generation()            # spent, if there is no memory
         if not frontiers.allocate_at_once(core.resource.self, wanted):
             return i
-        fill_piece(&pieces[i], track_locked(core, wanted))
+        fill_piece(&pieces[i], track_locked(core, core.resource, wanted))
     return count
 
 
@@ -116,7 +116,7 @@ cdef int allocate_group_in_call(CoreState* core, Allocation* wanted, Piece* piec
             break
         wanted.nbytes = pieces[i].nbytes
         wanted.resource_block = NULL                    # the pool's, of another piece
-        if allocate_in_call(core, wanted, KEEP_STREAM_BUSY, &block, failure):
+        if allocate_in_call(core, core.resource, wanted, KEEP_STREAM_BUSY, &block, failure):
             return 1
         pieces[i].block = block
         pieces[i].ptr = wanted.ptr
@@ -223,7 +223,7 @@ cdef bint free_many_at_once(CoreState* core, Piece* pieces, size_t count, Stream
     """Do as `free_at_once` for several; see core/at_once.pxi.  True if none is left."""
     cdef bint complete = True
     cdef size_t first = 0, end
-    if core.resource.frontiers == NULL or count > <size_t>MOST_AT_ONCE or is_work_left(core):
+    if not core.keeps_frontiers or count > <size_t>MOST_AT_ONCE or is_work_left(core):
         return False
     while first < count:
         end = end_of_group(first, count)

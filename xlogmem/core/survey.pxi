@@ -65,6 +65,11 @@ cdef inline bint has_memory_locked(CoreState* core, Block* block) noexcept nogil
 cdef void see_locked(CoreState* core, Block* block, Seen* seen) noexcept nogil:
     """Copy a block, except its frontier.  Takes a reference to the tag."""
     check(core.order.lock.held(), "the lock is held")
+    cdef uint32_t i
+    seen.resource = 0
+    for i in range(core.others.size() if block.resource != core.resource else 0):
+        if core.others[i] == block.resource:
+            seen.resource = 1 + i
     seen.generation = block.generation
     seen.ptr = block.ptr
     seen.nbytes = block.nbytes

@@ -30,6 +30,7 @@ from xlogmem.interop.buffers import (
     mark_lost,
 )
 from xlogmem.launch import forget_peers
+from xlogmem.resources import DeviceMemoryResource
 from xlogmem.runtime import DeviceRuntime, existing_runtime, get_runtime, set_runtime
 
 __all__ = ["DeviceState", "Watch", "asarray", "empty", "from_numpy", "get_device_state"]
@@ -242,7 +243,7 @@ class DeviceState:
 
     # ------------------------------------------------------------------------------------------ buffers
     def empty(self, shape: SupportsIndex | tuple[SupportsIndex, ...], dtype: Any = "float64", stream: Any = None, *,
-              tag: str | None = None) -> Buffer:
+              tag: str | None = None, resource: DeviceMemoryResource | None = None) -> Buffer:
         """A new buffer, not initialised.
 
         Parameters
@@ -255,6 +256,8 @@ class DeviceState:
             Where the memory may be used at once; the default is the runtime's.
         tag : str, optional
             A label for messages and logs.
+        resource : DeviceMemoryResource, optional
+            Where the bytes come from; the default is the runtime's own.  See `DeviceRuntime.allocate`.
 
         Raises
         ------
@@ -266,7 +269,7 @@ class DeviceState:
         row, dimensions = dtype_of(dtype), shape_of(shape)
         device = self._take_snapshot()
         nbytes = row.itemsize * math.prod(dimensions)
-        block = device.core.allocate(nbytes, stream, tag=tag) if nbytes else None
+        block = device.core.allocate(nbytes, stream, tag=tag, resource=resource) if nbytes else None
         buffer = make_buffer(device, block, dimensions, row)
         buffer.access()                                 # it may be another context's by now
         return buffer
@@ -355,7 +358,7 @@ def get_device_state(device_id: SupportsIndex = 0) -> DeviceState:
 
 
 def empty(shape: SupportsIndex | tuple[SupportsIndex, ...], dtype: Any = "float64", stream: Any = None, *,
-          tag: str | None = None) -> Buffer:
+          tag: str | None = None, resource: DeviceMemoryResource | None = None) -> Buffer:
     """A new buffer on device 0, not initialised, from the process's own runtime.
 
     Parameters
@@ -368,6 +371,8 @@ def empty(shape: SupportsIndex | tuple[SupportsIndex, ...], dtype: Any = "float6
         Where the memory may be used at once; elsewhere `use` orders it.  The default is the runtime's default stream.
     tag : str, optional
         A label for messages and logs.
+    resource : DeviceMemoryResource, optional
+        Where the bytes come from; the default is the runtime's own.  See `DeviceRuntime.allocate`.
 
     Returns
     -------
@@ -392,7 +397,7 @@ def empty(shape: SupportsIndex | tuple[SupportsIndex, ...], dtype: Any = "float6
     >>> x.shape
     (2, 3)
     """
-    return get_device_state().empty(shape, dtype, stream, tag=tag)
+    return get_device_state().empty(shape, dtype, stream, tag=tag, resource=resource)
 
 
 def from_numpy(array: Any, stream: Any = None) -> Buffer:

@@ -31,6 +31,7 @@ from xlogmem._core cimport (
     bring_in_locked,
     file_window_locked,
     finish_rest,
+    is_host_accessible,
     is_still_locked,
 )
 from xlogmem._driver cimport is_peer_enabled, peer_access_of, pointer_device, pool_of_pointer, pool_open_to
@@ -175,15 +176,15 @@ cdef int refuse_inaccessible(LaunchRecorder recorder, Stream own_stream) except 
     cdef Request* request
     cdef uint64_t ptr = 0
     cdef size_t i
-    cdef bint adopted = False, on_host = False
+    cdef bint apart = False, on_host = False
     for i in range(recorder.window.requests.size()):
         request = &recorder.window.requests[i]
-        if not place_of(core, request, &ptr, &adopted, &on_host) or (core.accessible & bit and not adopted):
+        if not place_of(core, request, &ptr, &apart, &on_host) or (core.accessible & bit and not apart):
             continue                                    # stale: the preflight says so
         if on_host:                                     # page-locked and managed memory is every device's
             continue
         changed = accesses_changed
-        if (refuse_inaccessible_block(recorder, request, ptr, own_stream) and not adopted and hands_out_one_kind(core)
+        if (refuse_inaccessible_block(recorder, request, ptr, own_stream) and not apart and hands_out_one_kind(core)
                 and changed == accesses_changed):
             core.accessible |= bit
     return 0
@@ -195,9 +196,9 @@ cdef str describe_request(Core core, Request* request):
     return words or f"block {request.generation}"
 
 
-cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* adopted, bint* on_host) noexcept:
-    """Find the address of a block, if it is adopted, and if the host reaches it.  False if the slot has another block
-    by now."""
+cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* apart, bint* on_host) noexcept:
+    """Find the address of a block, if it is memory apart (not of the runtime's own resource), and if the host reaches
+    it.  False if the slot has another block by now."""
     cdef Block* block
     cdef bint there = False
     with nogil:
@@ -207,7 +208,8 @@ cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* adopted, bi
             bring_in_locked(&core.state, block, request.generation)
             there = is_still_locked(&core.state, block, request.generation)
         if there:
-            ptr[0], adopted[0], on_host[0] = block.ptr, block.adopted, block.host_accessible
+            ptr[0], on_host[0] = block.ptr, is_host_accessible(block)
+            apart[0] = block.adopted or block.resource != core.state.resource
         core.state.order.lock.unlock()
     return there
 
@@ -222,7 +224,7 @@ cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, u
     cdef cy.CUmemoryPool pool = NULL
     cdef Failure failure
     cdef bint enabled = is_peer_enabled(device, peer)
-    cdef bint adopted, on_host
+    cdef bint apart, on_host
     with nogil:
         failed = peer_access_of(stream.context, device, ptr, &allowed, &failure)
         if not failed and allowed & needed != needed and enabled:
@@ -231,7 +233,7 @@ cdef bint refuse_inaccessible_block(LaunchRecorder recorder, Request* request, u
                 failed = (pool_open_to(pool, device, &failure)
                           or peer_access_of(stream.context, device, ptr, &allowed, &failure))
     if (failed or allowed & needed != needed) and not place_of(
-            recorder.runtime, request, &ptr, &adopted, &on_host):
+            recorder.runtime, request, &ptr, &apart, &on_host):
         return False                                    # another thread has freed it: the preflight says so
     if failed:
         fail_elsewhere(device, &failure)

@@ -14,10 +14,10 @@ from xlogmem import blocks
 from xlogmem._base.texts import as_html, shown
 from xlogmem._base.units import counted, format_bytes
 from xlogmem.blocks import Core, survey
-from xlogmem.resources import PoolMemoryResource
+from xlogmem.resources import DeviceMemoryResource, PoolMemoryResource
 from xlogmem.resources.layers import find_layers
 
-__all__ = ["BlockRecord", "Snapshot", "StreamRecord", "TagRecord", "take"]
+__all__ = ["BlockRecord", "ResourceRecord", "Snapshot", "StreamRecord", "TagRecord", "take"]
 
 SHOWN = 10                                  # tags in a text and in a table
 
@@ -45,6 +45,8 @@ class BlockRecord(NamedTuple):
         user has to be ordered after it.
     windows, pins : int
         Uses that are still open, and exports that are not released.
+    resource : int or None
+        The place of its resource in `Snapshot.resources`; None for adopted memory.
     age_ns : int or None
         How long ago it was allocated, or adopted.  Known while a history is recorded that still has its beginning; see
         `xlogmem.record_history`.
@@ -64,6 +66,7 @@ class BlockRecord(NamedTuple):
     writers: dict[int, int]
     windows: int
     pins: int
+    resource: int | None
     age_ns: int | None = None
     line: str | None = None
 
@@ -105,6 +108,22 @@ class TagRecord(NamedTuple):
     blocks: int
 
 
+class ResourceRecord(NamedTuple):
+    """The blocks of one resource.
+
+    Attributes
+    ----------
+    name : str
+        Where the bytes come from, as its `repr` has it.
+    nbytes, blocks : int
+        Their bytes, and how many there are.
+    """
+
+    name: str
+    nbytes: int
+    blocks: int
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The memory of a runtime at one moment.
@@ -114,7 +133,7 @@ class Snapshot:
     device_id : int
         The device.
     resource : str
-        Where the bytes come from, as its `repr` has it.
+        Where the bytes come from, as its `repr` has it: the runtime's own resource.
     live_bytes, live_blocks : int
         What is allocated and not freed: the sums of `blocks` without adopted memory.
     pending_bytes : int
@@ -127,7 +146,10 @@ class Snapshot:
     streams : tuple of StreamRecord
         All that the runtime has in its tables.
     pools : tuple of dict
-        Of each `PoolMemoryResource` in the stack of resources, from the top, what `PoolMemoryResource.statistics` says.
+        Of each `PoolMemoryResource` in the stacks of resources, from the top, what `PoolMemoryResource.statistics`
+        says.
+    resources : tuple of ResourceRecord
+        Of each resource, the runtime's own first; see `DeviceRuntime.resources`.
     """
 
     device_id: int
@@ -139,6 +161,7 @@ class Snapshot:
     blocks: tuple[BlockRecord, ...]
     streams: tuple[StreamRecord, ...]
     pools: tuple[dict[str, int | float], ...]
+    resources: tuple[ResourceRecord, ...]
 
     def by_tag(self) -> dict[str | None, TagRecord]:
         """Bytes and blocks of each tag, the largest first; None stands for all without a tag."""
@@ -152,7 +175,8 @@ class Snapshot:
     def to_dict(self) -> dict[str, Any]:
         """All of it as dictionaries, lists, texts and numbers."""
         return {**self.__dict__, "blocks": [block._asdict() for block in self.blocks],
-                "streams": [stream._asdict() for stream in self.streams], "pools": [dict(pool) for pool in self.pools]}
+                "streams": [stream._asdict() for stream in self.streams], "pools": [dict(pool) for pool in self.pools],
+                "resources": [resource._asdict() for resource in self.resources]}
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """`to_dict` as JSON, where the ids of readers and writers are texts.
@@ -206,6 +230,9 @@ def _totals(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Totals of a snapshot, as pairs of a name and a text."""
     totals = [("live", f"{format_bytes(snapshot.live_bytes)} in {counted(snapshot.live_blocks, 'block')}"),
               ("pending", format_bytes(snapshot.pending_bytes)), ("peak", format_bytes(snapshot.peak_bytes))]
+    if len(snapshot.resources) > 1:
+        totals += [("of these", f"{format_bytes(record.nbytes)} in {counted(record.blocks, 'block')}: {record.name}")
+                   for record in snapshot.resources]
     for pool in snapshot.pools:
         free, largest = format_bytes(int(pool["free_bytes"])), format_bytes(int(pool["largest_free_bytes"]))
         totals.append(("pool", f"{free} of {format_bytes(int(pool['pool_size']))} free in "
@@ -227,11 +254,24 @@ def _holders(snapshot: Snapshot) -> list[tuple[str, str, int]]:
 
 def take(runtime: Core, *, with_ages: bool = True) -> Snapshot:
     """See `DeviceRuntime.snapshot`.  `with_ages`: and with lines, for which a history is looked through."""
-    found = survey(runtime, [*find_layers(runtime.resource, PoolMemoryResource)])
+    resources = runtime.resources
+    pools = {id(pool): pool for resource in resources for pool in find_layers(resource, PoolMemoryResource)}
+    found = survey(runtime, [*pools.values()])
+    blocks_seen = _records(found["blocks"], with_ages)
     return Snapshot(
         runtime.device_id, repr(runtime.resource), found["live_bytes"], found["live_blocks"], found["pending_bytes"],
-        runtime.peak_bytes, _records(found["blocks"], with_ages),
-        tuple(map(StreamRecord._make, found["streams"])), tuple(found["pools"]))
+        runtime.peak_bytes, blocks_seen, tuple(map(StreamRecord._make, found["streams"])), tuple(found["pools"]),
+        _by_resource(resources, blocks_seen))
+
+
+def _by_resource(resources: tuple[DeviceMemoryResource, ...],
+                 blocks_seen: tuple[BlockRecord, ...]) -> tuple[ResourceRecord, ...]:
+    totals = [[0, 0] for _ in resources]
+    for block in blocks_seen:
+        if block.resource is not None:
+            totals[block.resource][0] += block.nbytes
+            totals[block.resource][1] += 1
+    return tuple(ResourceRecord(repr(resource), *total) for resource, total in zip(resources, totals, strict=True))
 
 
 def _records(found: list[Any], with_ages: bool) -> tuple[BlockRecord, ...]:

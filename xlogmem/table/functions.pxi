@@ -72,6 +72,7 @@ from xlogmem._core cimport (
     mark_lost_if_sticky,
     may_allocate_at,
     refuse_lost,
+    report_refused_free_locked,
     requeue_free_locked,
 )
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing, process_was_forked
@@ -84,7 +85,7 @@ from xlogmem._order cimport (
     is_unowned,
 )
 from xlogmem.blocks cimport Core
-from xlogmem.resources.base cimport Allocation, start_call, start_call_on
+from xlogmem.resources.base cimport Allocation, FrontierTable, start_call, start_call_on
 
 
 cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) noexcept nogil:
@@ -162,11 +163,11 @@ cdef int take_stack(CoreState* core, Label** stack) except -1 nogil:
     """Take the Python stack of the caller, for a resource that wants it; NULL in a thread without Python frames."""
     cdef UnderWay exception
     stack[0] = NULL
-    if core.resource.stack_depth and PyGILState_GetThisThreadState() != NULL:
+    if core.stack_depth and PyGILState_GetThisThreadState() != NULL:
         with gil:
             set_aside(&exception)                       # the caller may be a finalizer
             try:
-                stack[0] = label_of_stack(core.resource.stack_depth)
+                stack[0] = label_of_stack(core.stack_depth)
                 find_site_for_check()
             finally:
                 put_back(&exception)
@@ -190,10 +191,10 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
         start_call_on(&wanted, nbytes, state)
         wanted.tag = hold.tag
         if core.resource.finds_device:                  # xlogmem itself makes no driver call
-            return allocate_in_call(core, &wanted, KEEP_STREAM_BUSY, block, failure)
+            return allocate_in_call(core, core.resource, &wanted, KEEP_STREAM_BUSY, block, failure)
         if enter_context(core.order.context, &scope, failure):
             return 1
-        failed = allocate_in_call(core, &wanted, KEEP_STREAM_BUSY, block, failure)
+        failed = allocate_in_call(core, core.resource, &wanted, KEEP_STREAM_BUSY, block, failure)
         leave_context(&scope)
         return failed
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
@@ -205,7 +206,7 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
         start_call_on(&wanted, nbytes, state)
         wanted.tag = hold.tag
         take_stack(core, &wanted.stack)
-        failed = allocate_in_call(core, &wanted, RELEASE_STREAM, block, failure)
+        failed = allocate_in_call(core, core.resource, &wanted, RELEASE_STREAM, block, failure)
         release(wanted.stack)
     leave_context(&scope)
     return failed
@@ -306,32 +307,34 @@ cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, Cap
                          Block** block, Failure* failure) except -1 nogil:
     """Free the block that is alive at an address, on a stream that is busy."""
     check(core.order.lock.held(), "the lock is held")
+    cdef FrontierTable* frontiers
     cdef size_t nbytes
     block[0] = live_block_at_locked(core, ptr)
     if block[0] == NULL:
-        if core.resource.guard != NULL:
-            core.resource.guard.refused(core.resource.guard.self, ptr, stack)
+        report_refused_free_locked(core, ptr, stack)
         snprintf(failure.text, sizeof(failure.text), "no block of the runtime is alive at %p, which was freed",
                  <void*>ptr)
         return fail_resource(failure, cy.CUDA_ERROR_INVALID_VALUE)
     nbytes = block[0].nbytes
+    frontiers = block[0].resource.frontiers
     if stack != NULL:
         keep_stack_of_free(block[0], stack)
     if free_found_unlocks(core, block[0], stream, check_capture, failure):
         return 1
-    if check_capture == CAPTURE_WAS_CHECKED and core.resource.frontiers != NULL and is_unowned(stream):
-        fence_after_frees_unlocks(core, stream, nbytes)
+    if check_capture == CAPTURE_WAS_CHECKED and frontiers != NULL and is_unowned(stream):
+        fence_after_frees_unlocks(core, frontiers, stream, nbytes)
     return 0
 
 
-cdef int fence_after_frees_unlocks(CoreState* core, StreamState* stream, size_t nbytes) except -1 nogil:
+cdef int fence_after_frees_unlocks(CoreState* core, FrontierTable* frontiers, StreamState* stream,
+                                   size_t nbytes) except -1 nogil:
     """Record a fence after a number of frees on an unowned stream, which was alive for this free.  A wait for memory
     that a pool has from the stream can do without the stream, up to its last fence.  So there is a fence for a number
     of frees, or for fewer large frees; where the pool has a maximum, for each free, because an allocation does not wait
     for the whole context instead."""
     check(core.order.lock.held(), "the lock is held")
     stream.unfenced_frees += 1 + <uint32_t>(nbytes // <size_t>LARGE)
-    if stream.unfenced_frees >= core.resource.frontiers.frees_per_fence:
+    if stream.unfenced_frees >= frontiers.frees_per_fence:
         fence_now_unlocks(core.order, stream)
     return 0
 
