@@ -19,6 +19,8 @@ from xlogmem import (
     DeviceRuntime,
     DeviceState,
     LaunchRecorder,
+    ManagedMemoryResource,
+    PinnedMemoryResource,
     PoolMemoryResource,
     StatisticsResourceAdaptor,
     Stream,
@@ -60,6 +62,8 @@ class Shared:
         self.streams = [self.runtime.acquire_stream(discipline=kind)
                         for kind in ("ordinary", "opaque", "sealed", "ordinary")]
         self.blocks = [self.runtime.allocate(4096, stream) for stream in self.streams]
+        self.others = [ManagedMemoryResource(), PoolMemoryResource(PinnedMemoryResource()), AsyncMemoryResource()]
+        self.elsewhere: list[int] = []                  # blocks that were allocated from these
         self.state = DeviceState(self.runtime)
         self.exports: list[object] = []
 
@@ -80,8 +84,8 @@ class Worker:
             self.export, self.export, self.show, self.release_export, self.release_export, self.copy,
             lambda: self.launch(self.stream()), lambda: self.launch(self.foreign),
             lambda: self.launch(self.runtime.acquire_stream()),
-            self.exchange, self.exchange, self.exchange_many, self.free, self.free, self.kept.clear, self.adopt,
-            self.adopt_a_part, self.adopt_while_owned,
+            self.exchange, self.exchange, self.exchange_elsewhere, self.exchange_many, self.free, self.free,
+            self.kept.clear, self.adopt, self.adopt_a_part, self.adopt_while_owned,
             self.register_and_unregister, self.register_and_forget, self.drop_recorder, self.query,
             self.record_one_use, self.wait, self.synchronize, self.close,
             lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
@@ -114,6 +118,14 @@ class Worker:
         self.allocations += 1
         blocks, place = self.shared.blocks, self.chance.randrange(len(self.shared.blocks))
         self.kept[-1], blocks[place] = blocks[place], self.kept[-1]     # the last reference may be another thread's
+
+    def exchange_elsewhere(self) -> None:
+        """A block of a resource that is not the runtime's own, which another thread may free."""
+        self.kept.append(self.runtime.allocate(256, self.stream(), resource=self.chance.choice(self.shared.others)))
+        self.allocations += 1
+        self.shared.elsewhere.append(self.kept[-1].generation)
+        blocks, place = self.shared.blocks, self.chance.randrange(len(self.shared.blocks))
+        self.kept[-1], blocks[place] = blocks[place], self.kept[-1]
 
     def exchange_many(self) -> None:
         """A batch, of which one block changes places with one that another thread may free meanwhile."""
@@ -289,5 +301,6 @@ def test_every_operation_beside_every_other(seed, over, _context):
     assert counters["uses"] == sum(uses for _, uses in counted)
     if over == "adaptors":
         now = shared.resource.allocation_counts
-        assert (now.current_bytes, now.current_count, now.total_count) == (0, 0, counters["allocations"])
+        own = counters["allocations"] - len(shared.elsewhere)
+        assert (now.current_bytes, now.current_count, now.total_count) == (0, 0, own)
         assert shared.resource.pending_bytes == shared.resource.upstream.outstanding_bytes == 0

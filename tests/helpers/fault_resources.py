@@ -13,6 +13,8 @@ from xlogmem import (
     DirectMemoryResource,
     GuardResourceAdaptor,
     LoggingResourceAdaptor,
+    ManagedMemoryResource,
+    PinnedMemoryResource,
     PoolMemoryResource,
     StatisticsResourceAdaptor,
     Stream,
@@ -29,10 +31,10 @@ def program(function: Callable[[World], None]) -> Callable[[World], None]:
     return function
 
 
-def churn(w: World, runtime: DeviceRuntime, s: Stream, t: Stream) -> None:
+def churn(w: World, runtime: DeviceRuntime, s: Stream, t: Stream, **options: Any) -> None:
     """Memory that changes hands between streams."""
     for stream, other in ((s, t), (t, s)):
-        some = [w.do(runtime.allocate, nbytes, stream) for nbytes in (300, 5000, 70000)]
+        some = [w.do(runtime.allocate, nbytes, stream, **options) for nbytes in (300, 5000, 70000)]
         w.launch(stream, write=some)
         w.launch(other, read=some)
         for block in some:
@@ -73,6 +75,21 @@ def logged(w: World) -> None:
 @program
 def direct(w: World) -> None:
     churn(w, *w.two(resource=w.do(DirectMemoryResource)))
+
+
+@program
+def second_resources(w: World) -> None:
+    """Beside the runtime's own."""
+    runtime, s, t = w.two()
+    for resource in (w.do(PinnedMemoryResource), w.do(ManagedMemoryResource), w.do(AsyncMemoryResource)):
+        churn(w, runtime, s, t, resource=resource)
+
+
+@program
+def pool_of_pinned(w: World) -> None:
+    resource = w.do(PoolMemoryResource, w.do(PinnedMemoryResource), 1 << 16, chunk_size=1 << 17)
+    churn(w, *w.two(), resource=resource)
+    w.do(resource.trim)
 
 
 @program
