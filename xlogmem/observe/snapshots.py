@@ -254,14 +254,13 @@ def _holders(snapshot: Snapshot) -> list[tuple[str, str, int]]:
 
 def take(runtime: Core, *, with_ages: bool = True) -> Snapshot:
     """See `DeviceRuntime.snapshot`.  `with_ages`: and with lines, for which a history is looked through."""
-    resources = runtime.resources
-    pools = {id(pool): pool for resource in resources for pool in find_layers(resource, PoolMemoryResource)}
+    pools = {id(pool): pool for resource in runtime.resources for pool in find_layers(resource, PoolMemoryResource)}
     found = survey(runtime, [*pools.values()])
     blocks_seen = _records(found["blocks"], with_ages)
     return Snapshot(
         runtime.device_id, repr(runtime.resource), found["live_bytes"], found["live_blocks"], found["pending_bytes"],
         runtime.peak_bytes, blocks_seen, tuple(map(StreamRecord._make, found["streams"])), tuple(found["pools"]),
-        _by_resource(resources, blocks_seen))
+        _by_resource(runtime.resources, blocks_seen))   # which may be more by now
 
 
 def _by_resource(resources: tuple[DeviceMemoryResource, ...],
