@@ -253,6 +253,36 @@ def test_a_stream_that_is_used_elsewhere_while_it_goes(devices, driver):
     x.runtimes[0].reap_pending()
 
 
+def test_a_call_that_another_thread_has_not_left_is_waited_for(devices, driver):
+    """docs/ordering.md, remote-unregistered: the launch is filed, its fence is being recorded, and the stream goes."""
+    x = devices(policy="precise")
+    a, X, held = x.allocate(0), stream_of(1), []
+    handle = x.runtimes[1].register_stream(X, discipline="opaque")
+
+    def use_it() -> None:
+        with use(handle, write=a):
+            x.write(handle, a)
+
+    def begin() -> None:
+        held.append(driver.hold("cuEventRecord"))
+        thread.start()
+        assert held[0].reached()
+        driver.on_call("cuStreamIsCapturing", held[0].release, 4)   # the second try
+
+    for _ in range(2):                                      # the first of them raises the allocation
+        use_it()
+    remote = LaunchRecorder(handle, runtime=x.runtimes[0]).stream
+    thread = threading.Thread(target=use_it)
+    driver.on_call("cuEventRecord", begin)
+    x.runtimes[1].unregister_stream(handle)
+    thread.join()
+    assert not remote.registered
+    destroy(X)
+    with use(x.streams[0][0], read_write=a):
+        x.add(x.streams[0][0], a)
+    assert not driver.races()
+
+
 # ---------------------------------------------------------------------------------------------- names
 def test_nothing_is_no_name_of_a_stream(devices):
     x = devices()

@@ -28,11 +28,16 @@ from cpython.ref cimport PyObject
 cdef extern from "Python.h":
     Py_ssize_t Py_REFCNT(PyObject*)
 
+cdef extern from "<unistd.h>" nogil:
+    int usleep(unsigned int)
+
 cdef enum:
     NON_BLOCKING = 1            # CU_STREAM_NON_BLOCKING
     CROWDED = 64                # streams, before those of ended threads are looked for
     SWEEP_AT = 32               # owners, before unused ones are looked for
-    ATTEMPTS = 8                # to unregister a stream where other threads' calls keep it back
+    ATTEMPTS = 8                # to unregister a stream of another device where the driver fails
+    PATIENCE = 20000            # ... and where calls of other threads keep it back
+    PAUSE = 50                  # microseconds between these
 
 
 cdef object runtime_of_device = None          # get_runtime of runtime.py, which is above this room

@@ -35,6 +35,7 @@ from xlogmem._order cimport (
     leave_stream_locked,
     own_locked,
     own_stream_locked,
+    wait_for_calls_unlocks,
 )
 from xlogmem.streams cimport can_own, counted_handle, device_of, discipline_now, discipline_of, handle_of, parse
 
@@ -59,6 +60,16 @@ cdef bint name_discipline(OrderState* order, StreamState* stream, Discipline dis
         stream.is_named |= same
         order.lock.unlock()
     return same
+
+
+cdef bint is_in_use(OrderState* order, StreamState* stream) except -1 nogil:
+    """True if a use, or a call other than those that soon end, is open on a stream."""
+    cdef bint used
+    order.lock.lock()
+    wait_for_calls_unlocks(order, stream)
+    used = stream.windows != 0 or stream.busy != 0
+    order.lock.unlock()
+    return used
 
 
 cdef bint has_ended(Ordering ordering):
@@ -217,12 +228,15 @@ cdef class StreamRegistry:
         return found
 
     cdef int refuse_used_elsewhere(self, Stream stream) except -1:
-        """Raise if a runtime of another device has a use open on a stream of this runtime."""
+        """Raise if a runtime of another device has a use, or a call, open on a stream of this runtime."""
         cdef StreamRegistry other
         cdef Owner entry
+        cdef bint used
         for other in other_registries(self) if not stream.state.remote else ():
             for entry in other.entries_of(stream):
-                if entry.state.windows:
+                with nogil:
+                    used = is_in_use(&other.ordering.state, entry.state)
+                if used:
                     raise StreamMisuseError(f"unregistering it: {stream!r} is in use, with memory of device "
                                             f"{other.ordering.context.device_id}: finish that use first")
         return 0
@@ -255,13 +269,20 @@ cdef class StreamRegistry:
     cdef bint has_left(self, Owner entry, Stream stream) except -1:
         """Try `leave_name`, again where calls of other threads keep the stream back.  False if a use does, or the
         driver fails."""
-        for _ in range(ATTEMPTS):
+        cdef int failures = 0
+        for _ in range(PATIENCE):
             try:
                 self.leave_name(entry, stream)
                 return True
-            except (StreamMisuseError, DriverError):
+            except DriverError:
+                failures += 1
+            except StreamMisuseError:
                 if entry.state.windows:
                     return False
+            if failures == ATTEMPTS:
+                return False
+            with nogil:
+                usleep(PAUSE)
         return False
 
     cdef int abandon(self, Owner entry, tuple key) except -1:
