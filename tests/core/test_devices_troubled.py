@@ -275,6 +275,7 @@ def test_a_call_that_another_thread_has_not_left_is_waited_for(devices, driver):
     thread = threading.Thread(target=use_it)
     driver.on_call("cuEventRecord", begin)
     x.runtimes[1].unregister_stream(handle)
+    held[0].release()                                       # if it was not waited for
     thread.join()
     assert not remote.registered
     destroy(X)
