@@ -1,6 +1,6 @@
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Self, TypeAlias, final
+from typing import Never, Self, TypeAlias, final
 
 from typing_extensions import disjoint_base
 
@@ -20,7 +20,7 @@ class Together: ...
 
 @final
 class Host:
-    def __init__(self) -> None: ...
+    def __init__(self, _: Never, /) -> None: ...  # cannot be called
 
 host: Host
 

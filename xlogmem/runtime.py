@@ -174,7 +174,8 @@ class DeviceRuntime(Runtime):
         generation = self._generation_of(block)         # it is a block of this runtime
         recorder = LaunchRecorder(self.default_stream if stream is None else stream, runtime=self)
         if recorder.stream is None:
-            raise TypeError("prepare_block_use: xlogmem.host is no stream: write `with xlogmem.use(xlogmem.host, ...)`")
+            raise TypeError("prepare_block_use: xlogmem.host is not a stream: write "
+                            "`with xlogmem.use(xlogmem.host, ...)`")
         key = (generation, recorder.stream.id)
         getattr(recorder, method)(block)
         recorder.preflight()

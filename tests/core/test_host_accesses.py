@@ -14,7 +14,18 @@ from four_streams import Capture, FourStreams, nothing_happens
 from other_threads import Beside, beside_waiting, until
 
 import xlogmem
-from xlogmem import Access, BlockState, LaunchRecorder, StreamMisuseError, UseAfterFreeError, host, use
+from xlogmem import (
+    Access,
+    BlockState,
+    LaunchRecorder,
+    ManagedMemoryResource,
+    PinnedMemoryResource,
+    PoolMemoryResource,
+    StreamMisuseError,
+    UseAfterFreeError,
+    host,
+    use,
+)
 from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
@@ -350,7 +361,7 @@ def test_the_host_is_no_stream(staging):
                   lambda: p.block.free(host), lambda: p.runtime.adopt(p.address, 16, host)):
         with pytest.raises(TypeError, match=r"xlogmem\.Host is not a CUDA stream"):
             wrong()
-    with pytest.raises(TypeError, match=r"prepare_block_use: xlogmem\.host is no stream"):
+    with pytest.raises(TypeError, match=r"prepare_block_use: xlogmem\.host is not a stream"):
         p.runtime.prepare_block_use(p.block, host, Access.READ)
     with pytest.raises(StreamMisuseError, match="no memory is named"):
         use(host).preflight()
@@ -437,6 +448,46 @@ def test_an_adoption_by_an_access_says_that_it_does_not_wait(staging):
     with (pytest.warns(RuntimeWarning, match="does not wait for what streams have queued"),
           use(host, write=p.array, runtime=p.runtime, untracked="adopt")):
         pass
+
+
+# ---------------------------------------------------------------------------------------------- memory of the runtime
+def reused(x: FourStreams, declared: bool) -> int:
+    """Memory of a pool comes back while a copy of its former owner reads it; what that copy brings."""
+    x.driver.set_policy("min")
+    pool = PoolMemoryResource(PinnedMemoryResource(), initial_pool_size=4096, maximum_pool_size=4096)
+    device = x.alloc(x.S, 4096)
+    first = x.runtime.allocate(4096, x.S, resource=pool)
+    with use(host, write=first):
+        ctypes.memset(first.ptr, 1, 4096)
+    with use(x.S, read=first, write=device):
+        check(cuda.cuMemcpyHtoDAsync(device.ptr, first.ptr, 4096, x.S.handle))
+    first.free()
+    second = x.runtime.allocate(4096, x.T, resource=pool)
+    if declared:
+        with use(host, write=second):
+            ctypes.memset(second.ptr, 2, 4096)
+    else:
+        ctypes.memset(second.ptr, 2, 4096)
+    check(cuda.cuCtxSynchronize())
+    return x.driver.peek(device.ptr, 1)[0]
+
+
+def test_memory_of_a_pool_is_filled_after_the_copy_of_its_former_owner(four):
+    assert reused(four(), True) == 1
+
+
+def test_memory_of_a_pool_that_is_filled_at_once_is_filled_too_early(four):
+    assert reused(four(), False) == 2
+
+
+@pytest.mark.parametrize("resource", [PinnedMemoryResource, ManagedMemoryResource])
+def test_memory_of_a_resource_that_the_host_reaches_is_accessed(four, resource):
+    x = four(resource=resource())
+    block = x.alloc(x.S)
+    x.use(x.T, (block, "write"))
+    before = x.runtime.counters()["host_waits"]
+    with use(host, read=block):
+        assert x.runtime.counters()["host_waits"] > before
 
 
 # ---------------------------------------------------------------------------------------------- several devices

@@ -326,7 +326,8 @@ cdef class LaunchRecorder:
             raise StreamMisuseError(
                 f"the thread that entered this use on {place_of_use(self)} ended before the use was left, and launches "
                 "that waited for it have gone on since: they are ordered after what was on the stream by then, and "
-                "perhaps not after this launch. Enter and leave in threads that live meanwhile, or hold a LaunchRecorder")
+                "perhaps not after this launch. Enter and leave in threads that live meanwhile, or hold a "
+                "LaunchRecorder")
         return 0
 
     cdef int finish_unopened(self, Outcome outcome) except -1:

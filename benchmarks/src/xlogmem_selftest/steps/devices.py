@@ -122,7 +122,7 @@ def visit(world: World, rng: Random) -> None:
         traceback.clear_frames(error.__traceback__)     # they hold that runtime
         raise
     finally:
-        if shared is not None:                          # that runtime is gone, and nobody else unregisters it there:
+        if shared is not None:                          # that runtime is gone, and no other step unregisters it there:
             world.end_registration(shared, None)        # nothing unrecorded is promised any more
             shared.closing = False                      # from now on other threads may destroy the stream
 

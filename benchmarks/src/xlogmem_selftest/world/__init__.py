@@ -45,7 +45,8 @@ from xlogmem_selftest.world.libraries import Libraries
 from xlogmem_selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim, Export, Item, ProgramStream, Window
 
 __all__ = ["CODES", "PARTS", "READ", "READ_WRITE", "ROOM", "SCRATCH", "WRITE", "Claim", "Export", "ForeignStream",
-           "Item", "NothingToDo", "Owner", "PinnedOwner", "ProgramStream", "Window", "World", "end", "refused", "sure", "tools"]
+           "Item", "NothingToDo", "Owner", "PinnedOwner", "ProgramStream", "Window", "World", "end",
+           "refused", "sure", "tools"]
 
 
 class World(Libraries):
