@@ -254,6 +254,7 @@ void Engine::allocate_piece(Stream* stream, Operation what, u64 address, u64 byt
     Block& block = *blocks_.add(address, address + bytes, true);
     block.allocated = made;
     block.pool = pool;
+    block.managed = whole && (whole->managed || whole->place == Place::Host);
     block.captured = pooled && capturing;
     if (block.captured) stream->capture->hand_over(block, stream->lane);
     if (pooled)
