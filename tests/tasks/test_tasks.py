@@ -40,7 +40,8 @@ def test_a_task_is_done(task, tmp_path):
 @pytest.mark.parametrize("number", [1, 2, 4, 8, 10, 15, 18, 19])
 def test_it_is_wrong_without_its_last_use(number, tmp_path):
     def edit(program):
-        return re.sub(r"xlogmem\.use\((work|stream|xlogmem\.host|None), .*?\)", "__import__('contextlib').nullcontext()", program)
+        used = r"xlogmem\.use\((work|stream|xlogmem\.host|None), .*?\)"
+        return re.sub(used, "__import__('contextlib').nullcontext()", program)
 
     done = do(TASKS[number - 1], tmp_path, edit)
     assert done.returncode == 1, done.stdout
