@@ -94,7 +94,7 @@ def test_every_rule_is_written_down():
 
 
 def fuzz(*arguments):
-    return subprocess.run([sys.executable, HERE / "fuzz.py", *arguments], capture_output=True, text=True, timeout=100)
+    return subprocess.run([sys.executable, HERE / "model_fuzz.py", *arguments], capture_output=True, text=True, timeout=100)
 
 
 @pytest.mark.parametrize(("arguments", "status", "printed"), [

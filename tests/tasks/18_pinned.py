@@ -1,8 +1,9 @@
 import ctypes
 
 import numpy
-import xlogmem
 from cuda.bindings import driver as cuda
+
+import xlogmem
 
 runtime = xlogmem.get_runtime()
 cuda.cuCtxSetCurrent(cuda.cuDevicePrimaryCtxRetain(0)[1])

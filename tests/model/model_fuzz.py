@@ -1,9 +1,9 @@
 """Random programs against the ordering model.
 
-    python tests/model/fuzz.py --programs 20000                 the rules: no violations
-    python tests/model/fuzz.py --programs 20000 --host          with host accesses and host memory
-    python tests/model/fuzz.py --programs 400 --every-defect    each rule in turn is left out: is it noticed?
-    python tests/model/fuzz.py --configuration threads --seed 17 --trace
+    python tests/model/model_fuzz.py --programs 20000                 the rules: no violations
+    python tests/model/model_fuzz.py --programs 20000 --host          with host accesses and host memory
+    python tests/model/model_fuzz.py --programs 400 --every-defect    each rule in turn is left out: is it noticed?
+    python tests/model/model_fuzz.py --configuration threads --seed 17 --trace
                                                                 one program, with its driver calls
 
 `--programs` is the number for each configuration.  The exit status is 1 if a program breaks, or if a planted defect is
