@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,11 @@ from places import HELPERS
 
 from xlogmem import _driver
 
-pytestmark = pytest.mark.simulator
+# In these each call of the driver takes the GIL, whatever xlogmem does, and a thread that wants it is ended at the exit.
+WITH_GIL = {"12.9.2", "13.0.0", "13.0.1"}
+
+pytestmark = [pytest.mark.simulator, pytest.mark.skipif(
+    version("cuda-bindings") in WITH_GIL, reason=f"calls of cuda-bindings {version('cuda-bindings')} take the GIL")]
 EXITS = 25 if _driver.BUILD == "release" else 5         # of each test; builds with checks are slow
 
 PROGRAM = """
