@@ -13,7 +13,7 @@ from places import HELPERS
 
 from xlogmem import _driver
 
-# In these each call of the driver takes the GIL, whatever xlogmem does, and a thread that wants it is ended at the exit.
+# In these each call of the driver takes the GIL, whatever xlogmem does: a thread that wants it is ended at the exit.
 WITH_GIL = {"12.9.2", "13.0.0", "13.0.1"}
 
 pytestmark = [pytest.mark.simulator, pytest.mark.skipif(
