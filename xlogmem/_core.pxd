@@ -78,6 +78,7 @@ cdef cppclass Block:
     Label* tag                  # owned; NULL: none
     Label* freed_by             # the stack of the free, owned; NULL: not wanted, or not freed yet
     Block* next                 # in the list of dropped blocks
+    atomic[uint32_t] listed     # it is in that list, or was taken from it and is looked at next
     vector[Waiter] waiting      # in the order of the queue
     atomic[StreamCache*] cache  # where the block is LOCAL or CACHED; NULL: it is known to all
     Block* next_cached          # of the same size

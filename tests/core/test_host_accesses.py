@@ -6,6 +6,7 @@ import ctypes
 import gc
 import pickle
 import threading
+from pathlib import Path
 
 import numpy
 import pytest
@@ -265,7 +266,10 @@ def test_threads_that_have_ended_leave_nothing(staging):
 def test_an_access_whose_thread_has_ended_is_still_in_the_way(staging):
     p = staging()
     recorder = use(host, write=p.block)
-    Beside(recorder.preflight).result()
+    beside = Beside(recorder.preflight)
+    task = Path(f"/proc/self/task/{beside.native_id}")
+    beside.result()
+    until(lambda: not task.exists())                    # Python joins it before the system has ended it
     with pytest.raises(StreamMisuseError, match="still open, on the host"):
         use(host, write=p.block, on_conflict="raise").preflight()
     recorder.commit()

@@ -140,6 +140,7 @@ cdef bint drain_at_once(CoreState* core) noexcept nogil:
     block = core.dropped.exchange(NULL)
     while block != NULL:
         following = block.next
+        block.listed.store(0)
         bring_in_locked(core, block, 0)
         drained = drained and freed < MOST_AT_ONCE and is_just_dropped(block)
         if drained:

@@ -19,8 +19,10 @@ from xlogmem._order cimport ALLOCATED, advance, fence_now_unlocks, forbid_contex
 
 
 cdef void defer_free(CoreState* core, Block* block) noexcept nogil:
-    """Leave a block to the next operation, which frees it.  For finalizers."""
-    push(core.dropped, block)
+    """Leave a block to the next operation, which frees it.  For finalizers.  A block that is listed is not listed once
+    more: the list would be a ring."""
+    if block.listed.exchange(1) == 0:
+        push(core.dropped, block)
 
 
 cdef void abandon(CoreState* core, Window* window) noexcept nogil:
@@ -112,11 +114,14 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
     block = core.dropped.exchange(NULL)
     while block != NULL:
         following = block.next
+        block.listed.store(0)
         bring_in_locked(core, block, 0)                 # nothing else names it, so it is the one that was dropped
         home = block.home
         if block.state == LIVE and (block.windows or block.pins):
             block.state = RETIRED
             note_put_off_locked(core, block)
+        elif block.state == RETIRED and (block.windows or block.pins):
+            pass                                        # it comes back when these end
         elif block.state == RETIRED and home == capturing and home != NULL:
             defer_free(core, block)
         else:
