@@ -275,7 +275,10 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         self.stream_pool = stream_pool
         self.state.order = &stream_pool.ordering.state
         if self.state.maximum == LARGEST_REQUEST:
-            self.state.order.ring = max(self.state.order.ring, RING_AHEAD)
+            with nogil:                                 # other threads may use the streams by now
+                self.state.order.lock.lock()
+                self.state.order.ring = max(self.state.order.ring, <uint32_t>RING_AHEAD)
+                self.state.order.lock.unlock()
         if self.state.initial == 0:
             return 0
         with nogil:
