@@ -67,13 +67,12 @@ cdef inline void fill_handle(DeviceBlock handle, Block* block, uint64_t ptr, siz
 cdef void drop_block(Block* block, void* core, uint64_t generation) noexcept:
     """Drop the block of the last handle: the next operation frees the block, unless the cache of its stream takes it.
     The structure may hold another block by now, if the block was freed through the C table."""
-    cdef int depth
+    cdef int depth = (<Core>core).state.stack_depth     # of any resource: the structure may change meanwhile
     cdef PyObject* kind
     cdef PyObject* error
     cdef PyObject* traceback
     if peek(block.generation) != generation:
         return
-    depth = block.resource.stack_depth
     if unlikely(depth != 0):
         PyErr_Fetch(&kind, &error, &traceback)          # the one that is under way stays
         keep_stack_of_drop(&(<Core>core).state, block, depth)
@@ -176,7 +175,7 @@ cdef int free_handle(Core core, DeviceBlock block, object stream) except -1:
         raise stale_handle(block)
     if free_into_cache(&core.state, block.block, block.generation, home):
         done = DONE
-    elif block.block.resource.stack_depth == 0:
+    elif core.state.stack_depth == 0:
         done = free_at_once(&core.state, block.block.slot, block.generation, home)
     if done == NOT_AT_ONCE:
         free_slowly(core, block, home)
@@ -204,7 +203,7 @@ cdef Stream stream_for_free(Core core, DeviceBlock block, object stream):
 
 
 cdef int free_slowly(Core core, DeviceBlock block, StreamState* home) except -1:
-    cdef Label* stack = stack_for(block.block.resource.stack_depth)
+    cdef Label* stack = stack_for(core.state.stack_depth)
     cdef Failure failure
     cdef int failed
     find_site_for_check()
