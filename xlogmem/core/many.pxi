@@ -7,7 +7,7 @@
 # own, and resources other than pools need nothing for it.
 
 from xlogmem._base.cpp cimport check, unlikely, vector
-from xlogmem._base.failures cimport LOST, Failure
+from xlogmem._base.failures cimport BLOCK_IS_STALE, LOST, Failure
 from xlogmem._base.labels cimport Label
 from xlogmem._driver cimport Scope, enter_context, leave_context
 from xlogmem.observe._history cimport BLOCK_ALLOCATED
@@ -260,6 +260,8 @@ cdef int free_many(CoreState* core, Piece* pieces, size_t count, StreamState* st
                 continue
             mark_lost_if_sticky(core, 1, &failure)
             failures.push_back(failure)
+            if failure.kind == BLOCK_IS_STALE:          # another thread is freeing it: its handle must not own it again
+                pieces[i].block = NULL
             if core.marks.load() & LOST:                # the rest would fail as well
                 break
         core.order.lock.unlock()
