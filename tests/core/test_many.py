@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import logging
 from collections import Counter
 from itertools import pairwise
@@ -13,6 +14,7 @@ from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream, foreign
 from four_streams import READ, WRITE, Capture, at, nothing_happens
 from gil import QUERY, pooled_runtime, queries_with_gil
+from other_threads import Beside
 from stress import together
 
 import xlogmem
@@ -691,3 +693,33 @@ def test_a_batch_is_what_its_calls_one_by_one_are(four, driver, program, resourc
         assert x.runtime.bytes_outstanding == 0
     for number, (many, one) in enumerate(zip(*seen, strict=True)):
         assert many == one, f"after step {number}"
+
+
+@pytest.mark.simulator
+def test_a_block_that_another_thread_is_freeing_gets_no_owner_back(four, driver):
+    """The free is put off by a window, and ends while the batch is at another block: the drop of the handle then has
+    nothing to free."""
+    x = four()
+    other, block = x.alloc(x.S), x.alloc(x.S)
+    identity = block.id
+    recorder = x.prepare(x.T, (block, "write"))
+    freeing = driver.hold("cuCtxGetCurrent")
+    beside = Beside(block.free)
+    assert freeing.reached()
+    at_other = driver.hold("cuMemFreeAsync")
+    batch = Beside(lambda: x.runtime.deallocate_many([other, block]))
+    assert at_other.reached()
+    freeing.release()
+    beside.result()
+    at_other.release()
+    with pytest.raises(UseAfterFreeError):
+        batch.result()
+    with pytest.raises(UseAfterFreeError), block:       # only an owner enters
+        pass
+    del block, batch, beside
+    gc.collect()
+    x.runtime.reap_pending()
+    assert x.runtime.find_block(identity) is not None   # the window has it still
+    recorder.commit()
+    x.runtime.reap_pending()
+    assert x.runtime.bytes_outstanding == 0
