@@ -4,7 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from xlogmem._base.cpp cimport atomic, few, first_of_line, flag, unlikely, vector
 from xlogmem._base.failures cimport DEVICE_IS_LOST, LOST, PROCESS_WAS_FORKED, Failure, is_sticky
-from xlogmem._base.index cimport AddressIndex
+from xlogmem._base.index cimport NO_STREAM, AddressIndex
 from xlogmem._base.labels cimport Label
 from xlogmem._base.locks cimport mutex, signal
 from xlogmem._base.modes cimport (
@@ -93,7 +93,6 @@ cdef enum:
     MOST_SETS = 1024
     GROUP = 64                  # blocks of a batch, for which a lock is held without a pause
     NO_HANDLE = ~<size_t>0
-    NO_INDEX = 0xFFFFFFFF       # of a stream: it is none, but a thread of the host
 
 
 cdef struct CachedSize:
@@ -471,7 +470,7 @@ cdef void abandon(CoreState* core, Window* window) noexcept nogil
 
 cdef inline bint is_host(StreamState* stream) noexcept nogil:
     """True if what a window has for its stream stands for a thread: see core/host.pxi."""
-    return stream.index == <uint32_t>NO_INDEX
+    return stream.index == <uint32_t>NO_STREAM
 
 
 cdef inline bint is_host_accessible(Block* block) noexcept nogil:

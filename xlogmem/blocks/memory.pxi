@@ -275,7 +275,7 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
             kind = kind_of_memory(device, address, size, &allocated)
         if kind in (NO_MEMORY, BEYOND_MEMORY):
             refuse_memory(kind, address, size, allocated)
-    return adopt_known_range(core, (ptr, nbytes), (stream, owner, tag), kind != DEVICE_MEMORY)
+    return adopt_device_range(core, ptr, nbytes, stream, owner, tag, kind != DEVICE_MEMORY)
 
 
 cdef int refuse_memory(MemoryKind kind, uint64_t address, size_t nbytes, size_t allocated) except -1:
@@ -294,21 +294,15 @@ cdef tuple check_range(object ptr, object nbytes):
     return ptr, nbytes
 
 
-cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag):
-    return adopt_known_range(core, (ptr, nbytes), (stream, owner, tag), False)
-
-
-cdef DeviceBlock adopt_known_range(Core core, tuple range_, tuple options, bint host_accessible):
-    """Adopt a range of memory; `options` are the stream, the owner and the tag."""
+cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag,
+                                    bint host_accessible=False):
     cdef Range memory
     cdef Found found
     cdef Failure failure
     cdef Stream home = None
     cdef DeviceBlock handle
     cdef int failed
-    ptr, nbytes = check_range(range_[0], range_[1])
-    stream, owner, tag = options
-    memory.ptr, memory.nbytes = ptr, nbytes
+    memory.ptr, memory.nbytes = check_range(ptr, nbytes)
     memory.host_accessible = host_accessible
     memory.stream = NULL
     memory.owner = NULL

@@ -11,6 +11,7 @@
 
 from xlogmem._base.cpp cimport check, make_new, unlikely
 from xlogmem._base.failures cimport BLOCK_IS_ON_DEVICE, ON_HOST, fail_block
+from xlogmem._base.index cimport NO_STREAM
 from xlogmem._driver cimport Scope, enter_context, leave_context
 from xlogmem._order cimport SEALED, current_thread, thread_is_alive
 
@@ -32,7 +33,7 @@ cdef StreamState* host_of_thread_locked(CoreState* core) noexcept nogil:
             return &host.as_stream
     host = make_new[HostThread]()
     host.thread = thread
-    host.as_stream.index = NO_INDEX
+    host.as_stream.index = NO_STREAM
     host.as_stream.number = <uint64_t>ON_HOST
     host.as_stream.discipline = SEALED
     host.as_stream.alive.store(True)

@@ -11,12 +11,9 @@ from xlogmem._driver cimport (
     destroy_ended_pools,
     enter_context,
     leave_context,
-    pool_allocate,
     pool_create,
     pool_end,
-    pool_free,
     pool_open_to_peers,
-    pool_trim,
     process_is_closing,
 )
 from xlogmem.resources.base cimport STREAM_ORDERED, Allocation, DeviceMemoryResource
@@ -27,21 +24,7 @@ from xlogmem._base.units import parse_device_id
 __all__ = ["AsyncMemoryResource"]
 
 
-cdef int allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
-    cdef cy.CUdeviceptr address = 0
-    cdef int failed = pool_allocate(<cy.CUmemoryPool>self, wanted.nbytes, wanted.handle, &address, failure)
-    wanted.ptr = address
-    return failed
-
-
-cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
-    return pool_free(freed.ptr, freed.handle, failure)
-
-
-cdef int trim(void* self, Failure* failure) except -1 nogil:
-    cdef Failure ignored                        # of a pool that has ended, which is of no concern to this one
-    destroy_ended_pools(&ignored)
-    return pool_trim(<cy.CUmemoryPool>self, 0, failure)
+include "driver_pool.pxi"
 
 
 @cython.auto_pickle(False)                  # none is copied: see the base class
@@ -102,9 +85,9 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
         pool_open_to_peers(pool, self.context.device_id)
         self.table.order = STREAM_ORDERED
         self.table.frees_anywhere = True
-        self.table.allocate = allocate
-        self.table.deallocate = deallocate
-        self.table.trim = trim
+        self.table.allocate = allocate_from_pool
+        self.table.deallocate = deallocate_into_pool
+        self.table.trim = trim_pool
 
     def __dealloc__(self):
         """End the pool, which is destroyed once all frees are complete, without a wait."""

@@ -46,8 +46,8 @@ cdef class ManagedMemoryResource(DeviceMemoryResource):
     Notes
     -----
     The stream is ignored: memory is ready, and a free takes effect, when the call returns.  Under a runtime the host
-    waits for every use, without the GIL, before a free.  A runtime orders streams, not the host: before the host
-    accesses a block it waits for the block (`DeviceBlock.synchronize`).  Thread-safe.
+    waits for every use, without the GIL, before a free.  The host accesses a block
+    inside ``with xlogmem.use(xlogmem.host, ...)``, which waits for the work that uses it.  Thread-safe.
 
     Examples
     --------

@@ -14,10 +14,7 @@ from xlogmem._driver cimport (
     host_memory_allocate,
     host_pool_create,
     leave_context,
-    pool_allocate,
     pool_end,
-    pool_free,
-    pool_trim,
     process_is_closing,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, Allocation, DeviceMemoryResource
@@ -41,22 +38,7 @@ cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 n
     return host_free(<void*>freed.ptr, failure)
 
 
-# ---------------------------------------------------------------------------------------------- of one NUMA node
-cdef int allocate_on_node(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
-    cdef cy.CUdeviceptr address = 0
-    cdef int failed = pool_allocate(<cy.CUmemoryPool>self, wanted.nbytes, wanted.handle, &address, failure)
-    wanted.ptr = address
-    return failed
-
-
-cdef int deallocate_on_node(void* self, Allocation* freed, Failure* failure) except -1 nogil:
-    return pool_free(freed.ptr, freed.handle, failure)
-
-
-cdef int trim(void* self, Failure* failure) except -1 nogil:
-    cdef Failure ignored                        # of a pool that has ended, which is of no concern to this one
-    destroy_ended_pools(&ignored)
-    return pool_trim(<cy.CUmemoryPool>self, 0, failure)
+include "driver_pool.pxi"                   # of one NUMA node
 
 
 @cython.auto_pickle(False)                  # none is copied: see the base class
@@ -92,8 +74,8 @@ cdef class PinnedMemoryResource(DeviceMemoryResource):
     -----
     Without `numa_id` the stream is ignored: memory is ready, and a free takes effect, when the call returns.  Under a
     runtime the host waits for every use, without the GIL, before a free.  With `numa_id` memory and frees are ordered
-    on the stream given to the call.  A runtime orders streams, not the host: before the host writes to a new block of a
-    pool, and before it reads what a copy has written, it waits for the block (`DeviceBlock.synchronize`).  Thread-safe.
+    on the stream given to the call.  The host writes to a block, and reads what a copy has written, inside
+    ``with xlogmem.use(xlogmem.host, ...)``, which waits for the work that uses the block.  Thread-safe.
 
     Examples
     --------
@@ -118,9 +100,9 @@ cdef class PinnedMemoryResource(DeviceMemoryResource):
             self.open_pool(numa_id, portable)
             self.table.order = STREAM_ORDERED
             self.table.frees_anywhere = True
-            self.table.trim = trim
-            self.table.deallocate = deallocate_on_node
-            self.table.allocate = allocate_on_node
+            self.table.trim = trim_pool
+            self.table.deallocate = deallocate_into_pool
+            self.table.allocate = allocate_from_pool
         else:
             self.table.self = <void*>self if portable else NULL
             self.table.order = HOST_SYNCHRONOUS
