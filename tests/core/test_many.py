@@ -707,7 +707,8 @@ def test_a_block_that_another_thread_is_freeing_gets_no_owner_back(four, driver)
     beside = Beside(block.free)
     assert freeing.reached()
     at_other = driver.hold("cuMemFreeAsync")
-    batch = Beside(lambda: x.runtime.deallocate_many([other, block]))
+    handles = [other, block]
+    batch = Beside(lambda: x.runtime.deallocate_many(handles))
     assert at_other.reached()
     freeing.release()
     beside.result()
@@ -716,6 +717,7 @@ def test_a_block_that_another_thread_is_freeing_gets_no_owner_back(four, driver)
         batch.result()
     with pytest.raises(UseAfterFreeError), block:       # only an owner enters
         pass
+    handles.clear()
     del block, batch, beside
     gc.collect()
     x.runtime.reap_pending()
