@@ -16,15 +16,13 @@ from xlogmem._driver cimport (
     pool_open_to_peers,
     process_is_closing,
 )
-from xlogmem.resources.base cimport STREAM_ORDERED, Allocation, DeviceMemoryResource
+from xlogmem.resources.base cimport STREAM_ORDERED, DeviceMemoryResource
+from xlogmem.resources.driver_pool cimport allocate_from_pool, deallocate_into_pool, trim_pool
 
 from xlogmem._base.signatures import Signed
 from xlogmem._base.units import parse_device_id
 
 __all__ = ["AsyncMemoryResource"]
-
-
-include "driver_pool.pxi"
 
 
 @cython.auto_pickle(False)                  # none is copied: see the base class

@@ -18,6 +18,7 @@ from xlogmem._driver cimport (
     process_is_closing,
 )
 from xlogmem.resources.base cimport HOST_SYNCHRONOUS, STREAM_ORDERED, Allocation, DeviceMemoryResource
+from xlogmem.resources.driver_pool cimport allocate_from_pool, deallocate_into_pool, trim_pool
 
 from xlogmem._base.signatures import Signed
 from xlogmem._base.units import parse_device_id, parse_number
@@ -36,9 +37,6 @@ cdef int allocate(void* self, Allocation* wanted, Failure* failure) except -1 no
 
 cdef int deallocate(void* self, Allocation* freed, Failure* failure) except -1 nogil:
     return host_free(<void*>freed.ptr, failure)
-
-
-include "driver_pool.pxi"                   # of one NUMA node
 
 
 @cython.auto_pickle(False)                  # none is copied: see the base class
