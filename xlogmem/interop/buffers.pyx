@@ -220,7 +220,8 @@ cdef class Buffer(ArrayView):
         Notes
         -----
         Host memory may be changed when the call returns: the driver has taken a copy of ordinary memory; for
-        page-locked memory the host waits for this stream, and for nothing else.  A copy that the driver refused counts
+        page-locked memory the host waits for this stream, and for nothing else.  Page-locked memory that xlogmem tracks
+        is read behind the work that writes it, on any device.  A copy that the driver refused counts
         as a write, because it may have been enqueued; so does every failed copy or fill.
         """
         self.refuse_stale()
@@ -245,6 +246,7 @@ cdef class Buffer(ArrayView):
         Notes
         -----
         Host memory holds the contents when the call returns: the host waits for this stream, and for nothing else.
+        Page-locked memory that xlogmem tracks is written behind the work that uses it, on any device.
         """
         self.refuse_stale()
         if isinstance(target, Buffer):

@@ -143,6 +143,22 @@ cdef int add_tracked_in(LaunchRecorder recorder, Extent* extent, int access) exc
     return 0
 
 
+cdef int add_host_memory(LaunchRecorder recorder, const void* memory, size_t nbytes, int access) except -1:
+    """Register the blocks that page-locked or managed memory of the program is in; where it is not tracked, nothing."""
+    cdef Found found
+    cdef Extent extent
+    extent.ptr = extent.first = <uint64_t>memory
+    extent.last = extent.first + (nbytes - 1)
+    extent.sized = extent.on_host = True
+    extent.read_only = False
+    extent.device_id = -1
+    if recorder.runtime.find_from(extent.first, extent.last, &found):
+        return add_tracked_in(recorder, &extent, access)
+    recorder.window.untracked = IGNORE_UNTRACKED
+    add_elsewhere(recorder, None, &extent, access, None)
+    return 0
+
+
 cdef int add_parts(LaunchRecorder recorder, object parts, int access, object named) except -1:
     """Find the blocks behind the parts of an object, and behind the parts of those.  Errors call the parts by `named`;
     None: by their own names.  Resolvers may name each other in a circle, and lists contain themselves: parts may be as

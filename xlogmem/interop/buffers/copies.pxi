@@ -1,6 +1,6 @@
 # Fills and copies.  Each is one piece of `Work`, enqueued inside a use of the buffers that it touches, so it is ordered
-# as any launch is.  Host memory may be used when the call returns: if the driver still has to read or write it, the
-# host waits for the position of this work alone.
+# as any launch is; page-locked memory that is tracked is a part of the use.  Host memory may be used when the call
+# returns: if the driver still has to read or write it, the host waits for the position of this work alone.
 #
 # A fill or copy that found its buffer valid goes on in the buffer's context: `DeviceState.recover` waits for it.
 
@@ -33,7 +33,7 @@ from xlogmem._driver cimport (
 from xlogmem._order cimport OrderState, enter_stream, host_wait_unlocks, leave_stream
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout
-from xlogmem.launch cimport LaunchRecorder, add_use, copy_together, record_on
+from xlogmem.launch cimport LaunchRecorder, add_host_memory, add_use, copy_together, record_on
 from xlogmem.streams cimport Stream
 
 
@@ -232,23 +232,37 @@ cdef int acquire_host(object host, ArrayLayout layout, Py_buffer* view, int flag
     return 0
 
 
-cdef uint64_t upload(Buffer buffer, const void* source, Stream stream) except? 0:
+cdef bint is_pinned(const void* host) except -1:
+    """True if the driver knows the memory: the memory is page-locked or managed, and may be tracked."""
+    cdef bint pinned = False
+    with nogil:
+        host_is_pinned(host, &pinned)
+    return pinned
+
+
+cdef uint64_t upload(Buffer buffer, const void* source, Stream stream, bint pinned) except? 0:
     """Copy the whole of the buffer's contents from the host.  Returns the position of the copy."""
+    cdef LaunchRecorder recorder = buffer.new_recorder(stream, WRITE)
     cdef Work work
     work.kind, work.target, work.nbytes = COPY_IN, buffer.layout.ptr, buffer.layout.nbytes()
     work.source = <uint64_t>source
-    return enqueue(buffer, buffer.new_recorder(stream, WRITE), &work, "copying from the host")
+    if pinned:
+        add_host_memory(recorder, source, work.nbytes, READ)
+    return enqueue(buffer, recorder, &work, "copying from the host")
 
 
 cdef int download(Buffer buffer, void* target, Stream stream) except -1:
     """Copy all bytes from the first to the last element to the host, and wait for the copy."""
+    cdef LaunchRecorder recorder = buffer.new_recorder(stream, READ)
     cdef Work work
     cdef uint64_t position
     work.kind, work.source, work.nbytes = COPY_OUT, buffer.layout.start, buffer.layout.extent
     work.target = <uint64_t>target
+    if is_pinned(target):
+        add_host_memory(recorder, target, work.nbytes, WRITE)
     begin_call(buffer)
     try:
-        position = enqueue(buffer, buffer.new_recorder(stream, READ), &work, "copying to the host")
+        position = enqueue(buffer, recorder, &work, "copying to the host")
         host_wait(stream, position, buffer.core)
     finally:
         end_call(buffer)
@@ -269,15 +283,14 @@ cdef int copy_host(Buffer target, const void* host, object stream) except -1:
     """Copy host memory of the buffer's size into the buffer; the host memory may be changed when this returns."""
     cdef Stream resolved
     cdef uint64_t position
-    cdef bint pinned = False
+    cdef bint pinned
     if target.layout.size == 0:
         return 0
-    with nogil:
-        host_is_pinned(host, &pinned)
+    pinned = is_pinned(host)
     resolved = target.resolve_stream(stream)
     begin_call(target)
     try:
-        position = upload(target, host, resolved)
+        position = upload(target, host, resolved, pinned)
         if pinned:                                      # the driver reads it later than the call returns
             host_wait(resolved, position, target.core)
     finally:
