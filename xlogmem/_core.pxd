@@ -363,7 +363,7 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
 cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, bint with_guard, vector[Failure]* failures) except -1 nogil
 cdef int wait_for_pending(CoreState* core) except -1 nogil
-cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, Failure* failure) except -1 nogil
+cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, int access, Failure* failure) except -1 nogil
 cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, bint* ready,
                        Failure* failure) except -1 nogil
 cdef int wait_for_streams(CoreState* core, Failure* failure) except -1 nogil

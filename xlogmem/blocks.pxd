@@ -91,6 +91,7 @@ cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object
                                     bint host_accessible=*)
 cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home, Found* found) except -1
 cdef int refuse_freed(DeviceBlock block) except -1
+cdef int flags_of(object access) except 0
 cdef str described(Core core, uint64_t generation, str name)
 cdef str describe_beyond(Found* found, Extent* extent)
 

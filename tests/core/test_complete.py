@@ -9,6 +9,7 @@ from foreign_streams import ForeignStream, foreign
 from four_streams import READ, WRITE, nothing_happens
 
 from xlogmem import (
+    Access,
     AsyncMemoryResource,
     BlockState,
     DeviceBlock,
@@ -42,6 +43,27 @@ def test_the_host_waits_for_every_use(four, driver, what, dropped):
             driver.drop("cuEventSynchronize", number)
     {"block": block, "runtime": x.runtime}[what].synchronize()
     assert [x.ordered(operation, x.V) for operation in done] == [not dropped] * 3
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("access", Access)
+def test_the_host_waits_for_what_an_access_comes_after(four, driver, access):
+    """A read comes after writers alone."""
+    x = four()
+    driver.set_policy("min")
+    block = x.alloc(x.S)
+    written = x.use(x.S, (block, WRITE))
+    read = x.use(x.T, (block, READ))
+    block.synchronize(access)
+    assert x.ordered(written, x.V)
+    assert x.ordered(read, x.V) is access.writes
+    assert block.ready is access.writes
+
+
+@pytest.mark.parametrize("access", ["read", 1, None])
+def test_an_access_that_is_none_is_refused(access):
+    with DeviceRuntime().allocate(64) as block, pytest.raises(TypeError, match="access must be Access.READ"):
+        block.synchronize(access)
 
 
 @pytest.mark.simulator

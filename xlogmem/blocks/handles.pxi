@@ -45,6 +45,14 @@ class Access(enum.Flag, boundary=enum.STRICT):    # as later releases of Python 
         return bool(self.value & 2)
 
 
+cdef int flags_of(object access) except 0:
+    """Return the `AccessFlags` of an `Access`."""
+    cdef int flags = access.value if isinstance(access, Access) else 0      # as operators of enum are slow
+    if flags == 0:
+        raise TypeError(f"access must be Access.READ, Access.WRITE or Access.READ_WRITE, got {access!r}")
+    return flags
+
+
 class BlockState(enum.Enum):
     """The state of a block."""
 
@@ -175,8 +183,13 @@ cdef class DeviceBlock:
     def __exit__(self, kind, exception, traceback):
         self.close()
 
-    def synchronize(self):
-        """Wait on the host until every use that was recorded is complete.
+    def synchronize(self, access=Access.READ_WRITE):
+        """Wait on the host until the uses that were recorded are complete.
+
+        Parameters
+        ----------
+        access : Access
+            What the memory is to be used for.  Before a read only the work that writes has to be complete.
 
         Work that may be enqueued without a record counts as well: all work enqueued so far on the stream of a block
         that no other stream has used, on an opaque stream, or on the stream of a consumer.  Launches inside a `use`
@@ -195,8 +208,9 @@ cdef class DeviceBlock:
         -----
         Thread-safe; the GIL is released.  The block may be freed by another thread meanwhile.
         """
+        cdef int flags = flags_of(access)
         if self.core is not None:
-            wait_for_handle(self)
+            wait_for_handle(self, flags)
         elif is_empty(self):
             is_empty_of(self, core_of(self.stream))
 
@@ -347,13 +361,13 @@ def set_interface_maker(maker):
     interface_maker = maker
 
 
-cdef int wait_for_handle(DeviceBlock block) except -1:
+cdef int wait_for_handle(DeviceBlock block, int access) except -1:
     cdef Core core = block.core
     cdef Failure failure
     cdef int failed
     collect_exports()
     with nogil:
-        failed = wait_for_block(&core.state, block.block, block.generation, &failure)
+        failed = wait_for_block(&core.state, block.block, block.generation, access, &failure)
     if failed and failure.kind == BLOCK_IS_STALE:
         raise stale_handle(block)
     if failed:

@@ -24,9 +24,10 @@ from xlogmem._order cimport (
 cdef enum:
     UNRECORDED = ENTRY_KINDS                # the kind of a dependency behind which unrecorded work may stand
 
-cdef int collect_work_locked(CoreState* core, Block* block, uint64_t generation, vector[Dependency]* work,
+cdef int collect_work_locked(CoreState* core, Block* block, uint64_t generation, int access, vector[Dependency]* work,
                              Failure* failure) except -1 nogil:
-    """Collect the uses of a block that the host is not ordered after yet.  The block's memory must not be freed."""
+    """Collect the uses of a block that the host is not ordered after yet: those that an access like this would be
+    ordered after.  The block's memory must not be freed."""
     check(core.order.lock.held(), "the lock is held")
     cdef Query query
     cdef size_t i
@@ -37,15 +38,15 @@ cdef int collect_work_locked(CoreState* core, Block* block, uint64_t generation,
     query.operation = core.order.operations
     query.dependencies = work
     query.snapshot = NULL
-    collect_dependencies_locked(core.order, block, READ_WRITE, &query)
+    collect_dependencies_locked(core.order, block, access, &query)
     for i in range(work.size()):
         if work[0][i].source.raised_to:                 # by this operation: it has claimed the scratch of each
             work[0][i].kind = UNRECORDED
     return 0
 
 
-cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, Failure* failure) except -1 nogil:
-    """Return when the uses of a block are complete.  The block may be freed meanwhile."""
+cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, int access, Failure* failure) except -1 nogil:
+    """Return when the uses of a block are complete, for a read those that write.  The block may be freed meanwhile."""
     cdef OrderState* order = core.order
     cdef vector[Dependency] work
     cdef Scope scope
@@ -56,7 +57,7 @@ cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, Fail
     drain(core)
     order.lock.lock()
     order.in_flight += 1
-    failed = collect_work_locked(core, block, generation, &work, failure)
+    failed = collect_work_locked(core, block, generation, access, &work, failure)
     if not failed:
         failed = refuse_capturing_sources_unlocks(order, NULL, &work, failure)
     for i in range(work.size()):
@@ -83,7 +84,7 @@ cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, bint*
     drain(core)
     order.lock.lock()
     order.in_flight += 1
-    failed = collect_work_locked(core, block, generation, &work, failure)
+    failed = collect_work_locked(core, block, generation, READ_WRITE, &work, failure)
     ready[0] = not failed
     for i in range(work.size()):
         if not failed and ready[0]:

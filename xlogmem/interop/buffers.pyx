@@ -22,7 +22,8 @@ import itertools
 cimport cython
 
 from xlogmem._base.signatures import Signed
-from xlogmem.blocks import Access, set_interface_maker
+from xlogmem.blocks import set_interface_maker
+from xlogmem.blocks cimport flags_of
 from xlogmem._core cimport WAIT_OR_COUNT, WRITE
 from xlogmem._foreign.dltensor cimport CUDA
 from xlogmem._order cimport is_other_threads_default
@@ -155,9 +156,7 @@ cdef class Buffer(ArrayView):
         ValueError
             The buffer is read-only, and `access` includes writing.
         """
-        cdef int flags = access.value if isinstance(access, Access) else 0      # as operators of enum are slow
-        if flags == 0:
-            raise TypeError(f"access must be Access.READ, Access.WRITE or Access.READ_WRITE, got {access!r}")
+        cdef int flags = flags_of(access)
         self.refuse_stale()
         if flags & WRITE:
             self.refuse_writing("a pointer for writing")

@@ -40,6 +40,7 @@ from xlogmem._core cimport (
     NOT_AT_ONCE,
     NO_THREAD,
     RAISE_UNTRACKED,
+    READ_WRITE,
     REFUSED,
     REFUSE_CONFLICTS,
     UNFINISHED,
@@ -604,7 +605,7 @@ cdef int table_synchronize(xlogmem_runtime* runtime, const xlogmem_access* acces
     if find_block_of(core, access, &found, &block, error):
         return 1
     thread = release_gil()
-    failed = wait_for_block(core, block, found.generation, &failure)
+    failed = wait_for_block(core, block, found.generation, READ_WRITE, &failure)
     restore_gil(thread)
     return refuse_use(core, &failure, 1, error) if failed else 0
 
