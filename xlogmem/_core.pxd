@@ -357,15 +357,18 @@ cdef int free_block(CoreState* core, uint32_t slot, uint64_t generation, StreamS
                     Failure* failure) except -1 nogil
 cdef int prepare(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int prepare_on_host(CoreState* core, Window* window, Failure* failure) except -1 nogil
+cdef int refuse_device_memory(CoreState* core, Window* window, Failure* failure) noexcept nogil
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                     uint32_t access) except -1 nogil
 cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, bint with_guard, vector[Failure]* failures) except -1 nogil
 cdef int wait_for_pending(CoreState* core) except -1 nogil
-cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, int access, Failure* failure) except -1 nogil
-cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, bint* ready,
+cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, int access, StreamState* stream,
+                        Failure* failure) except -1 nogil
+cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, int access, bint* ready,
                        Failure* failure) except -1 nogil
+cdef Block* block_in_slot(CoreState* core, uint32_t slot) noexcept nogil
 cdef int wait_for_streams(CoreState* core, Failure* failure) except -1 nogil
 cdef int look_at_streams(CoreState* core, bint* ready, Failure* failure) except -1 nogil
 cdef uint64_t new_identity() noexcept nogil

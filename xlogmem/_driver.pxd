@@ -73,6 +73,8 @@ cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* fail
 cdef int stream_device(cy.CUstream stream, int* device_id, Failure* failure) except -1 nogil
 cdef int stream_is_capturing(cy.CUstream stream, bint* capturing, Failure* failure) except -1 nogil
 cdef int stream_is_idle(cy.CUstream stream, bint* idle, Failure* failure) except -1 nogil
+cdef int launch_host_function(cy.CUstream stream, void (*function)(void*) noexcept nogil, void* data,
+                              Failure* failure) except -1 nogil
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
 cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil

@@ -26,6 +26,7 @@ cdef extern from "Python.h":
 include "launch/windows.pxi"    # windows owned by recorders
 include "launch/recorder.pxi"   # LaunchRecorder: record, prepare, finish
 include "launch/host.pxi"       # accesses by the host
+include "launch/awaiting.pxi"   # `await`, and accesses by coroutines
 include "launch/arguments.pxi"  # from arguments to block identities
 include "launch/untracked.pxi"  # policies for untracked memory
 include "launch/elsewhere.pxi"  # launches with blocks of several devices

@@ -241,6 +241,24 @@ cdef class DeviceBlock:
             return handle_is_ready(self)
         return is_empty(self) and is_empty_of(self, core_of(self.stream))
 
+    def __await__(self):
+        """Suspend the coroutine until the work that `synchronize` waits for is complete; the event loop goes on.
+
+        Raises
+        ------
+        RuntimeError
+            There is no running event loop of asyncio.
+        UseAfterFreeError, StreamMisuseError, DriverError
+            As from `synchronize`.
+
+        Notes
+        -----
+        The work is looked at first.  If it is not complete, a stream of the runtime's pool waits for it and wakes the
+        loop: no thread waits, and no stream of the program is delayed.  `asyncio.wait_for` and a cancelled task give up
+        the waiting, not the work.
+        """
+        return awaiter(self)
+
     @property
     def __cuda_array_interface__(self):
         """Version 3 of the CUDA array interface, of the bytes (``"|u1"``).
@@ -352,6 +370,15 @@ cdef int refuse_freed(DeviceBlock block) except -1:
     return 0
 
 
+cdef object awaiter = None                  # set by `launch`, which stands above
+
+
+def set_awaiter(function):
+    """Let `DeviceBlock.__await__` return ``function(block)``."""
+    global awaiter
+    awaiter = function
+
+
 cdef object interface_maker = None          # set by `buffers`, which stands above
 
 
@@ -367,7 +394,7 @@ cdef int wait_for_handle(DeviceBlock block, int access) except -1:
     cdef int failed
     collect_exports()
     with nogil:
-        failed = wait_for_block(&core.state, block.block, block.generation, access, &failure)
+        failed = wait_for_block(&core.state, block.block, block.generation, access, NULL, &failure)
     if failed and failure.kind == BLOCK_IS_STALE:
         raise stale_handle(block)
     if failed:
@@ -382,7 +409,7 @@ cdef bint handle_is_ready(DeviceBlock block) except -1:
     cdef int failed
     collect_exports()
     with nogil:
-        failed = look_at_block(&core.state, block.block, block.generation, &ready, &failure)
+        failed = look_at_block(&core.state, block.block, block.generation, READ_WRITE, &ready, &failure)
     if failed and failure.kind == BLOCK_IS_STALE:
         raise stale_handle(block)
     if failed:

@@ -15,6 +15,7 @@ from xlogmem._order cimport (
     is_ordered_after_locked,
     is_other_threads_default,
     is_unowned,
+    order_after_unlocks,
     poll_stream_unlocks,
     poll_unlocks,
     refuse_capturing_sources_unlocks,
@@ -24,17 +25,17 @@ from xlogmem._order cimport (
 cdef enum:
     UNRECORDED = ENTRY_KINDS                # the kind of a dependency behind which unrecorded work may stand
 
-cdef int collect_work_locked(CoreState* core, Block* block, uint64_t generation, int access, vector[Dependency]* work,
-                             Failure* failure) except -1 nogil:
-    """Collect the uses of a block that the host is not ordered after yet: those that an access like this would be
-    ordered after.  The block's memory must not be freed."""
+cdef int collect_work_locked(CoreState* core, Block* block, uint64_t generation, int access, StreamState* stream,
+                             vector[Dependency]* work, Failure* failure) except -1 nogil:
+    """Collect the uses of a block that `stream` (NULL: the host) is not ordered after yet: those that an access like
+    this would be ordered after.  The block's memory must not be freed."""
     check(core.order.lock.held(), "the lock is held")
     cdef Query query
     cdef size_t i
     if not is_still_locked(core, block, generation) or block.state in (FREEING, FREED):
         return fail_block(failure, BLOCK_IS_STALE, generation, 0)
     core.order.operations += 1
-    query.stream = NULL
+    query.stream = stream
     query.operation = core.order.operations
     query.dependencies = work
     query.snapshot = NULL
@@ -45,8 +46,10 @@ cdef int collect_work_locked(CoreState* core, Block* block, uint64_t generation,
     return 0
 
 
-cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, int access, Failure* failure) except -1 nogil:
-    """Return when the uses of a block are complete, for a read those that write.  The block may be freed meanwhile."""
+cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, int access, StreamState* stream,
+                        Failure* failure) except -1 nogil:
+    """Have `stream` (NULL: the host) wait until the uses of a block are complete, for a read those that write.  The
+    block may be freed meanwhile."""
     cdef OrderState* order = core.order
     cdef vector[Dependency] work
     cdef Scope scope
@@ -57,22 +60,24 @@ cdef int wait_for_block(CoreState* core, Block* block, uint64_t generation, int 
     drain(core)
     order.lock.lock()
     order.in_flight += 1
-    failed = collect_work_locked(core, block, generation, access, &work, failure)
+    failed = collect_work_locked(core, block, generation, access, stream, &work, failure)
     if not failed:
-        failed = refuse_capturing_sources_unlocks(order, NULL, &work, failure)
+        failed = refuse_capturing_sources_unlocks(order, stream, &work, failure)
     for i in range(work.size()):
-        if not failed:
+        if not failed and stream == NULL:
             failed = host_wait_or_sync_unlocks(order, work[i].source, work[i].position, failure)
+        elif not failed:
+            failed = order_after_unlocks(order, stream, work[i].source, work[i].position, failure)
     order.in_flight -= 1
     order.lock.unlock()
     leave_context(&scope)
     return mark_lost_if_sticky(core, failed, failure)
 
 
-cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, bint* ready,
+cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, int access, bint* ready,
                        Failure* failure) except -1 nogil:
-    """Find out without a wait if the uses of a block are complete.  Work that cannot be queried counts as not
-    complete."""
+    """Find out without a wait if the uses of a block are complete, for a read those that write.  Work that cannot be
+    queried counts as not complete."""
     cdef OrderState* order = core.order
     cdef vector[Dependency] work
     cdef Scope scope
@@ -84,7 +89,7 @@ cdef int look_at_block(CoreState* core, Block* block, uint64_t generation, bint*
     drain(core)
     order.lock.lock()
     order.in_flight += 1
-    failed = collect_work_locked(core, block, generation, READ_WRITE, &work, failure)
+    failed = collect_work_locked(core, block, generation, access, NULL, &work, failure)
     ready[0] = not failed
     for i in range(work.size()):
         if not failed and ready[0]:
@@ -104,6 +109,15 @@ cdef int look_at_work_unlocks(CoreState* core, Dependency* work, bint* ready, Fa
         failed = poll_unlocks(core.order, work.source, work.position, failure)
     ready[0] = not failed and is_ordered_after_locked(core.order, NULL, work.source, work.position)
     return failed
+
+
+cdef Block* block_in_slot(CoreState* core, uint32_t slot) noexcept nogil:
+    """Return the block in a slot, which may be another one by now; NULL if the slot is none of this core's."""
+    cdef Block* block
+    core.order.lock.lock()
+    block = core.blocks[slot] if slot < core.blocks.size() else NULL
+    core.order.lock.unlock()
+    return block
 
 
 # ---------------------------------------------------------------------------------------------- all streams

@@ -19,10 +19,11 @@ from xlogmem._order cimport ALLOCATED, advance, fence_now_unlocks, forbid_contex
 
 
 cdef void defer_free(CoreState* core, Block* block) noexcept nogil:
-    """Leave a block to the next operation, which frees it.  For finalizers.  A block that is listed is not listed once
-    more: the list would be a ring."""
-    if block.listed.exchange(1) == 0:
-        push(core.dropped, block)
+    """Leave a block to the next operation, which frees it.  For finalizers."""
+    if block.listed.exchange(1):
+        check(False, "a block is listed once")          # else the list would be a ring
+        return
+    push(core.dropped, block)
 
 
 cdef void abandon(CoreState* core, Window* window) noexcept nogil:
@@ -121,7 +122,7 @@ cdef int drain_blocks(CoreState* core) except -1 nogil:
             block.state = RETIRED
             note_put_off_locked(core, block)
         elif block.state == RETIRED and (block.windows or block.pins):
-            pass                                        # it comes back when these end
+            check(False, "a retired block is listed by the last that ends on it")
         elif block.state == RETIRED and home == capturing and home != NULL:
             defer_free(core, block)
         else:

@@ -57,6 +57,15 @@ cdef int refuse_device_memory_locked(CoreState* core, Window* window, Failure* f
     return 0
 
 
+cdef int refuse_device_memory(CoreState* core, Window* window, Failure* failure) noexcept nogil:
+    """Do as `refuse_device_memory_locked`, for a window that is not opened yet."""
+    cdef int failed
+    core.order.lock.lock()
+    failed = refuse_device_memory_locked(core, window, failure)
+    core.order.lock.unlock()
+    return failed
+
+
 cdef AtOnce open_on_host_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil:
     """Open the window of an access.  UNFINISHED: the host has to wait, and `prepare_rest` follows."""
     check(core.order.lock.held(), "the lock is held")

@@ -77,6 +77,12 @@ cdef int stream_is_idle(cy.CUstream stream, bint* idle, Failure* failure) except
     return _check(failure, "cuStreamQuery", result)
 
 
+cdef int launch_host_function(cy.CUstream stream, void (*function)(void*) noexcept nogil, void* data,
+                              Failure* failure) except -1 nogil:
+    """Have the driver call a function of C behind the work on the stream.  The function must not call the driver."""
+    return _check(failure, "cuLaunchHostFunc", cy.cuLaunchHostFunc(stream, <cy.CUhostFn>function, data))
+
+
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil:
     """Have the stream wait, on the device, for the last record of the event."""
     return _check(failure, "cuStreamWaitEvent", wait_for_event(stream, event, 0))

@@ -37,6 +37,11 @@ __all__ = ["Buffer"]
 cdef object buffer_numbers = itertools.count(1)         # of this process; a number is not used again
 cdef object token_maker = None                          # set by `tokens`, which stands above
 
+
+async def no_work():
+    """What is awaited for a buffer without elements."""
+
+
 include "buffers/status.pxi"   # DeviceStatus: validity of the memory of a device
 include "buffers/array.pxi"    # ArrayView: dtype, shape, slices
 
@@ -162,6 +167,11 @@ cdef class Buffer(ArrayView):
             self.refuse_writing("a pointer for writing")
         return new_pointer(self, self.new_recorder(self.core.stream_for_use(stream) if stream is not None else
                                                    self.resolve_stream(None), flags))
+
+    def __await__(self):
+        """Suspend the coroutine until the work on the buffer's block is complete; see `DeviceBlock.__await__`."""
+        self.refuse_stale()
+        return no_work().__await__() if self.block is None else self.block.__await__()
 
     def record_write(self, stream):
         """File that work already enqueued on `stream` has written the memory.

@@ -1,7 +1,7 @@
 # The host as a party: what `use` takes in place of a stream.
 
 from xlogmem._base.signatures import Signed
-from xlogmem._core cimport prepare_on_host, prepare_on_host_at_once
+from xlogmem._core cimport prepare_on_host, prepare_on_host_at_once, refuse_device_memory
 
 
 @cython.final
@@ -66,6 +66,19 @@ cdef int open_on_host(LaunchRecorder recorder) except -1:
     recorder.busy = False
     if failed:
         recorder.runtime.fail(&failure, "preparing an access by the host", recorder.arguments_of(failure.generation))
+    return 0
+
+
+cdef int refuse_device_memory_in(LaunchRecorder recorder) except -1:
+    """Raise if the host cannot reach a block of the access, before anything is waited for."""
+    cdef LaunchRecorder part
+    cdef Failure failure
+    cdef int failed
+    for part in [recorder] + (recorder.together.others if recorder.together is not None else []):
+        with nogil:
+            failed = refuse_device_memory(&part.runtime.state, part.window, &failure)
+        if failed:
+            part.runtime.fail(&failure, "preparing an access by the host", part.arguments_of(failure.generation))
     return 0
 
 

@@ -360,6 +360,20 @@ cdef class LaunchRecorder:
     def __exit__(self, kind, exception, traceback, /):
         self.leave()
 
+    async def __aenter__(self):
+        """Suspend the coroutine until the work on the memory is complete, and begin the access.  See `Host`."""
+        self.refuse_busy()
+        if self.stream is not None:
+            raise TypeError(f"async with use({self.stream!r}): only accesses by the host, use(xlogmem.host, ...), are "
+                            "awaited. A launch waits on the device: write `with` without async")
+        refuse_device_memory_in(self)
+        await until_ready(self, LOOKS)
+        self.open()
+        return self
+
+    async def __aexit__(self, kind, exception, traceback):
+        self.leave()
+
     def _keep_by_runtime(self):
         """Drop the references to the runtime, for a runtime that itself keeps the recorder until the finish: the
         runtime may end before."""

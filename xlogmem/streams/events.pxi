@@ -37,6 +37,15 @@ from xlogmem._order cimport (
 from xlogmem.observe._history cimport find_other_place
 
 
+cdef object awaiter = None                  # set by `launch`, which stands above
+
+
+def set_awaiter(function):
+    """Let `Event.__await__` return ``function(event)``."""
+    global awaiter
+    awaiter = function
+
+
 @cython.final
 @cython.no_gc_clear                         # __dealloc__ needs the stream
 cdef class Event:
@@ -105,6 +114,12 @@ cdef class Event:
     def sync(self):
         """`synchronize`, as cuda.core calls it."""
         self.synchronize()
+
+    def __await__(self):
+        """Suspend the coroutine until the work before the event is complete; the event loop goes on.  See
+        `DeviceBlock.__await__`."""
+        self.refuse_unmade()
+        return awaiter(self)
 
     cdef int refuse_unmade(self) except -1:
         if self.fence == NULL:

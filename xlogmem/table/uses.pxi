@@ -586,7 +586,7 @@ cdef int table_ready(xlogmem_runtime* runtime, const xlogmem_access* access, int
         return 0
     if find_block_of(core, access, &found, &block, error):
         return 1
-    if look_at_block(core, block, found.generation, &done, &failure):
+    if look_at_block(core, block, found.generation, READ_WRITE, &done, &failure):
         return refuse_use(core, &failure, 1, error)
     ready[0] = done
     return 0
@@ -605,7 +605,7 @@ cdef int table_synchronize(xlogmem_runtime* runtime, const xlogmem_access* acces
     if find_block_of(core, access, &found, &block, error):
         return 1
     thread = release_gil()
-    failed = wait_for_block(core, block, found.generation, READ_WRITE, &failure)
+    failed = wait_for_block(core, block, found.generation, READ_WRITE, NULL, &failure)
     restore_gil(thread)
     return refuse_use(core, &failure, 1, error) if failed else 0
 

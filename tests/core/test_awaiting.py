@@ -1,0 +1,453 @@
+"""`await` for blocks, buffers and events, and accesses by coroutines: the event loop goes on meanwhile."""
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from cuda.bindings import driver as cuda
+from four_streams import READ, WRITE, Capture, FourStreams
+
+import xlogmem
+from xlogmem import (
+    DeviceLostError,
+    DeviceState,
+    DriverError,
+    PinnedMemoryResource,
+    StreamMisuseError,
+    UseAfterFreeError,
+    host,
+    use,
+)
+from xlogmem.sim.kernels import check
+
+pytestmark = pytest.mark.simulator
+
+NBYTES = 512
+
+
+class Device:
+    """Works while a coroutine is suspended: on the simulated driver nothing runs before a step."""
+
+    def __init__(self, driver: Any) -> None:
+        self.driver = driver
+        driver.set_policy("min")
+
+    def run(self, coroutine: Awaitable, turns: int = 3) -> Any:
+        """Run a coroutine.  The device begins to work after some turns of the loop."""
+        async def main() -> Any:
+            task = asyncio.ensure_future(coroutine)
+            for self.turns in range(1, turns + 1):
+                await asyncio.sleep(0)
+            while not task.done():
+                self.driver.step()
+                await asyncio.sleep(0)
+                self.turns += 1
+            return await task
+
+        return asyncio.run(main())
+
+
+@pytest.fixture
+def device(driver):
+    return Device(driver)
+
+
+async def of(what: Awaitable) -> Any:
+    return await what
+
+
+def files() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+# ---------------------------------------------------------------------------------------------- the order
+@pytest.mark.parametrize("dropped", [False, True])
+def test_a_block_is_awaited_behind_every_use(four, device, dropped):
+    """Of several streams; the twin drops the waits of the lane, and the work there is unordered."""
+    x = four()
+    block = x.alloc(x.S)
+    done = [x.use(x.S, (block, WRITE)), x.use(x.T, (block, READ)), x.use(x.U, (block, READ))]
+    if dropped:
+        for number in range(1, 4):
+            device.driver.drop("cuStreamWaitEvent", number)
+    device.run(of(block))
+    assert device.turns >= 3
+    if not dropped:
+        assert block.ready
+    assert [x.ordered(operation, x.V) for operation in done] == [not dropped] * 3
+
+
+def test_buffers_and_events_are_awaited(four, device):
+    x = four()
+    state = DeviceState(x.runtime)
+    buffer = state.full((8, 8), 3, "uint8", x.S)
+    device.run(of(buffer[2:]))
+    assert buffer.access().ready
+    first = x.work(x.S)
+    event = x.S.record()
+    later = x.work(x.S)
+    device.run(of(event))
+    assert event.ready
+    assert x.ordered(first, x.T)
+    assert not x.ordered(later, x.T)
+    device.driver.clear_races()
+    device.run(of(state.empty(0, "uint8")))
+    x.runtime.synchronize()
+
+
+def test_what_is_complete_is_not_waited_for(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+    event = x.S.record()
+    x.runtime.synchronize()
+    asyncio.run(of(block))
+    asyncio.run(of(event))
+    with x.runtime.allocate(0, x.S) as empty:
+        asyncio.run(of(empty))
+    assert driver.calls("cuLaunchHostFunc") == 0
+
+
+def pinned(x: FourStreams) -> tuple[Any, ctypes.Array]:
+    block = x.runtime.allocate(NBYTES, x.S, resource=PinnedMemoryResource())
+    return block, (ctypes.c_uint8 * NBYTES).from_address(block.ptr)
+
+
+def download(x: FourStreams, block: Any, value: int, declared: bool = True) -> None:
+    source = x.alloc(x.T, NBYTES)
+    with use(x.T, write=source):
+        check(cuda.cuMemsetD8Async(source.ptr, value, NBYTES, x.T.handle))
+    with use(x.T, read=source, write=block if declared else []):
+        check(cuda.cuMemcpyDtoHAsync(block.ptr, source.ptr, NBYTES, x.T.handle))
+    source.free()
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_access_of_a_coroutine_comes_after_the_work(four, device, declared):
+    x = four()
+    block, array = pinned(x)
+    download(x, block, 5, declared)
+
+    async def read() -> int:
+        async with use(host, read=block) as recorder:
+            assert recorder.preflighted
+            return array[0]
+
+    before = x.runtime.counters()["host_waits"]
+    assert (device.run(read()) == 5) is declared
+    if declared:
+        assert x.runtime.counters()["host_waits"] == before
+    x.runtime.synchronize()
+    block.free()
+
+
+def test_an_access_looks_again_when_it_is_woken(four, device):
+    """The memory was used meanwhile: the access waits for that, too, and not in the thread of the loop."""
+    x = four()
+    block, array = pinned(x)
+    download(x, block, 4)
+
+    async def read() -> int:
+        async with use(host, read=block):
+            return array[0]
+
+    async def main() -> int:
+        task = asyncio.ensure_future(read())
+        await asyncio.sleep(0)                          # it waits for the first download
+        download(x, block, 5)
+        return await task
+
+    before = x.runtime.counters()["host_waits"]
+    assert device.run(main()) == 5
+    assert x.runtime.counters()["host_waits"] == before
+    block.free()
+
+
+def test_memory_that_is_always_in_use_is_waited_for_in_the_end(four, device):
+    """Whenever the access is suspended, the memory is used again."""
+    x = four()
+    block, array = pinned(x)
+    download(x, block, 1)
+
+    async def read() -> int:
+        async with use(host, read=block):
+            return array[0]
+
+    async def main() -> int:
+        task = asyncio.ensure_future(read())
+        suspended = 0
+        while not task.done():
+            if device.driver.calls("cuLaunchHostFunc") > suspended:
+                suspended += 1
+                download(x, block, 1 + suspended)
+            await asyncio.sleep(0)
+        assert await task == 1 + suspended
+        return suspended
+
+    assert device.run(main()) in range(2, 5)
+    block.free()
+
+
+def test_an_access_waits_for_the_memory_of_two_devices(devices, driver):
+    x = devices(peers=False)
+    device = Device(driver)
+    blocks = [runtime.allocate(NBYTES, streams[0], resource=PinnedMemoryResource(device_id=runtime.device_id))
+              for runtime, streams in zip(x.runtimes, x.streams, strict=True)]
+    sources = [x.allocate(0), x.allocate(1)]
+    for block, source, streams in zip(blocks, sources, x.streams, strict=True):
+        with use(streams[1], read=source, write=block):
+            check(cuda.cuMemcpyDtoHAsync(block.ptr, source.ptr, 4, streams[1].handle))
+
+    async def write() -> None:
+        async with use(host, write=blocks):
+            assert [block.ready for block in blocks] == [True, True]
+
+    device.run(write())
+    assert device.turns > 3
+    for block in blocks + sources:
+        block.free()
+
+
+def test_an_access_begins_and_ends(four, device):
+    x = four()
+    block, _ = pinned(x)
+
+    async def write() -> None:
+        async with use(host, write=block):
+            with pytest.raises(StreamMisuseError, match="still open, on the host"):
+                use(x.S, read=block, on_conflict="raise").preflight()
+        with use(x.S, read=block):
+            pass
+        with pytest.raises(KeyError):
+            async with use(host, write=block):
+                raise KeyError
+        with use(x.S, read=block):
+            pass
+
+    device.run(write())
+    x.runtime.synchronize()
+    block.free()
+
+
+# ---------------------------------------------------------------------------------------------- many
+def test_many_are_pending_without_a_thread(four, device):
+    x = four()
+    blocks = [x.alloc(stream) for stream in (x.S, x.T, x.U, x.V) for _ in range(25)]
+    for number, block in enumerate(blocks):
+        x.use((x.S, x.T, x.U, x.V)[number // 25], (block, WRITE))
+    streams = x.runtime.stream_pool.acquired
+    threads = threading.active_count()
+    seen = []
+
+    async def main() -> None:
+        tasks = [asyncio.ensure_future(of(block)) for block in blocks]
+        await asyncio.sleep(0)
+        seen.extend([x.runtime.stream_pool.acquired, threading.active_count()])
+        await asyncio.gather(*tasks)
+
+    device.run(main())
+    assert seen == [streams + 4, threads]
+    assert all(block.ready for block in blocks)
+    assert x.runtime.stream_pool.acquired == streams
+
+
+def test_a_pool_whose_streams_are_all_in_use(device):
+    runtime = xlogmem.DeviceRuntime(stream_pool=xlogmem.StreamPool(max_streams=2))
+    streams = [runtime.acquire_stream(), runtime.acquire_stream()]
+    with runtime.allocate(64, streams[0]) as block:
+        with use(streams[1], write=block):
+            check(cuda.cuMemsetD8Async(block.ptr, 3, 64, streams[1].handle))
+        device.run(of(block))
+        assert block.ready
+
+
+def test_each_loop_has_its_own(four, driver):
+    x = four()
+    wrong = []
+
+    def work(stream: Any) -> None:
+        async def main() -> None:
+            for _ in range(20):
+                block = x.alloc(stream)
+                x.use(stream, (block, WRITE))
+                await block
+                if not block.ready:
+                    wrong.append(stream)
+                block.free()
+
+        try:
+            asyncio.run(main())
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(stream,)) for stream in (x.S, x.T, x.U, x.V)]
+    driver.set_policy("seeded", 5)
+    stop = threading.Event()
+    stepper = threading.Thread(target=lambda: [driver.step() or stop.wait(0.001) for _ in iter(stop.is_set, True)])
+    for thread in [*threads, stepper]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    stepper.join()
+    assert wrong == []
+
+
+# ---------------------------------------------------------------------------------------------- ends
+def test_a_coroutine_that_gives_up_leaves_nothing(four, device):
+    x = four()
+    before = files()
+    streams = x.runtime.stream_pool.acquired
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+
+    async def main() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(of(block), 0.01)
+        block.free()
+        while device.driver.step():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+        assert x.runtime.stream_pool.acquired == streams
+
+    asyncio.run(main())
+    assert files() == before
+
+
+def test_a_loop_that_is_closed_is_woken_no_more(four, device):
+    """The number of its file does not go to another file before."""
+    x = four()
+    before = files()
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+
+    async def main() -> None:
+        asyncio.ensure_future(of(block))                # asyncio.run cancels it
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+    gc.collect()
+    assert files() == before + 1                        # of the host function
+    x.runtime.synchronize()
+    while device.driver.step():
+        pass
+    assert files() == before
+    block.free()
+
+
+def test_a_lost_device_wakes_everybody(four, device):
+    x = four()
+    block, event = x.alloc(x.S), x.S.record()
+    x.use(x.S, (block, WRITE))
+    event = x.S.record()
+
+    async def main() -> list[BaseException]:
+        tasks = [asyncio.ensure_future(of(what)) for what in (block, event)]
+        await asyncio.sleep(0)
+        for query in ("cuStreamQuery", "cuEventQuery"):
+            device.driver.fail(query, code=700)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [type(error) for error in asyncio.run(main())] == [DeviceLostError] * 2
+    assert x.runtime.lost
+    check(cuda.cuMemFreeAsync(block.ptr, x.S.handle))   # the simulated device lives on
+
+
+# ---------------------------------------------------------------------------------------------- bad input
+def test_errors(four, driver):
+    x = four()
+    block, _ = pinned(x)
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        block.__await__().send(None)
+
+    async def on_a_stream() -> None:
+        async with use(x.S, read=block):
+            pass
+
+    with pytest.raises(TypeError, match="only accesses by the host"):
+        asyncio.run(on_a_stream())
+    block.free()
+    with pytest.raises(UseAfterFreeError):
+        asyncio.run(of(block))
+
+    async def of_memory(what: Any) -> None:
+        async with use(host, read=what):
+            pass
+
+    with pytest.raises(UseAfterFreeError, match="read=: "):
+        asyncio.run(of_memory(block))
+    driver.set_policy("min")
+    with x.alloc(x.S) as block:
+        x.use(x.S, (block, WRITE))
+        with pytest.raises(TypeError, match="read=: block .* is device memory"):
+            asyncio.run(of_memory(block))               # at once: nothing runs
+    with pytest.raises(StreamMisuseError, match="not tracked"):
+        asyncio.run(of_memory(x.words))
+
+
+@pytest.mark.parametrize("call", ["cuLaunchHostFunc", "cuStreamWaitEvent"])
+def test_a_driver_that_refuses(four, device, call):
+    x = four()
+    streams = x.runtime.stream_pool.acquired
+    block = x.alloc(x.S)
+    x.use(x.T, (block, WRITE))
+    device.driver.fail(call, code=2)
+    with pytest.raises(DriverError, match=call):
+        device.run(of(block))
+    assert x.runtime.stream_pool.acquired == streams
+    device.run(of(block))
+    assert block.ready
+
+
+def test_work_of_a_graph_is_not_awaited(four, driver):
+    x = four()
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+    with Capture(x.S), pytest.raises(StreamMisuseError, match="captur"):
+        asyncio.run(of(block))
+
+
+def test_a_system_without_files(four, device):
+    import resource
+
+    x = four()
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def main() -> None:
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        try:
+            with pytest.raises(OSError, match="ulimit -n"):
+                await block
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+    asyncio.run(main())
+    x.runtime.synchronize()
+
+
+def test_loops_of_uvloop(four, device):
+    uvloop = pytest.importorskip("uvloop", reason="needs another library: uvloop")
+    x = four()
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+
+    async def main(wait: Callable) -> None:
+        task = asyncio.ensure_future(of(block))
+        await asyncio.sleep(0)
+        while not task.done():
+            device.driver.step()
+            await wait(0)
+
+    uvloop.run(main(asyncio.sleep))
+    assert block.ready
