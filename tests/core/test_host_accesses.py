@@ -371,6 +371,12 @@ def test_the_host_is_no_stream(staging):
         use(host).preflight()
 
 
+def test_an_access_that_was_not_entered_is_not_left(staging):
+    p = staging()
+    with pytest.raises(StreamMisuseError, match="left, and not entered before"):
+        LaunchRecorder.__exit__(use(host, write=p.block), None, None, None)
+
+
 def test_there_is_one_host():
     assert repr(host) == "xlogmem.host"
     assert pickle.loads(pickle.dumps(host)) is host is copy.copy(host) is copy.deepcopy(host)

@@ -331,7 +331,7 @@ cdef class LaunchRecorder:
         return 0
 
     cdef int finish_unopened(self, Outcome outcome) except -1:
-        if outcome == LAUNCHED and not self.preflighted and has_uses(self):
+        if outcome != CANCELLED and not self.preflighted and has_uses(self):
             raise StreamMisuseError("this use was left, and not entered before: what was launched is not protected. "
                                     "Use it in a `with` statement around the launch")
         return 0
