@@ -1,6 +1,7 @@
 """Copies, fills and pointers of buffers are ordered uses."""
 from __future__ import annotations
 
+import copy
 import importlib.util
 import threading
 
@@ -102,6 +103,8 @@ def test_a_pointer_is_given_out_with_the_use_that_it_is_for(four, driver, access
         pointer.cancel()
     with pytest.raises(StreamMisuseError), pointer:
         pass
+    with pytest.raises(TypeError, match="cannot pickle"):                # two would leave it
+        copy.copy(buffer.pointer(x.T, access))
     for wrong in (0, 1, "read", None, Access(0)):
         with pytest.raises(TypeError, match="access must be"):
             buffer.pointer(x.T, wrong)

@@ -8,6 +8,7 @@ from xlogmem.launch cimport LaunchRecorder
 
 
 @cython.final
+@cython.auto_pickle(False)                  # a use is not copied
 @cython.no_gc_clear                         # __dealloc__ needs the status
 cdef class Pointer:
     """The address of a buffer, for one launch; see `Buffer.pointer`."""
