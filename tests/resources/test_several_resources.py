@@ -482,5 +482,9 @@ def test_buffers_come_from_a_named_resource():
     buffer.fill(3, stream)
     target.copy_from(buffer, stream)
     assert np.array_equal(target.to_numpy(stream), np.full((4, 8), 3, "float32"))
+    for more in (state.full(4, 2, "uint8", stream, resource=pinned),
+                 state.from_numpy([2] * 4, stream, resource=pinned)):
+        assert more.access().resource is pinned
+        assert more.tolist(stream) == [2, 2, 2, 2]
     with pytest.raises(TypeError, match="resource must be"):
         state.empty(4, resource="pinned")

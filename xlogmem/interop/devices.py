@@ -275,22 +275,22 @@ class DeviceState:
         return buffer
 
     def full(self, shape: SupportsIndex | tuple[SupportsIndex, ...], value: Any, dtype: Any = "float64",
-             stream: Any = None) -> Buffer:
+             stream: Any = None, *, resource: DeviceMemoryResource | None = None) -> Buffer:
         """A new buffer, every element of which is `value`; see `empty`."""
-        buffer = self.empty(shape, dtype, stream)
+        buffer = self.empty(shape, dtype, stream, resource=resource)
         buffer.fill(value, stream)
         return buffer
 
-    def from_numpy(self, array: Any, stream: Any = None) -> Buffer:
+    def from_numpy(self, array: Any, stream: Any = None, *, resource: DeviceMemoryResource | None = None) -> Buffer:
         """A new buffer with the contents of a NumPy array, or of what NumPy makes one of, as a list of numbers; see
-        `Buffer.copy_from`."""
+        `empty` and `Buffer.copy_from`."""
         if not hasattr(array, "flags"):
             import numpy
 
             array = numpy.asarray(array)
         if not array.flags.c_contiguous:
             array = array.copy()
-        buffer = self.empty(array.shape, array.dtype, stream)
+        buffer = self.empty(array.shape, array.dtype, stream, resource=resource)
         buffer.copy_from(array, stream)
         return buffer
 
@@ -400,7 +400,7 @@ def empty(shape: SupportsIndex | tuple[SupportsIndex, ...], dtype: Any = "float6
     return get_device_state().empty(shape, dtype, stream, tag=tag, resource=resource)
 
 
-def from_numpy(array: Any, stream: Any = None) -> Buffer:
+def from_numpy(array: Any, stream: Any = None, *, resource: DeviceMemoryResource | None = None) -> Buffer:
     """A new buffer on device 0 with the contents of a NumPy array, or of what NumPy makes one of, as a list of numbers.
 
     Parameters
@@ -410,6 +410,8 @@ def from_numpy(array: Any, stream: Any = None) -> Buffer:
     stream : stream, optional
         The copy is enqueued there, and the buffer may be used there at once; elsewhere `use` orders it after the copy.
         The default is the runtime's default stream.
+    resource : DeviceMemoryResource, optional
+        Where the bytes come from; the default is the runtime's own.  See `DeviceRuntime.allocate`.
 
     Returns
     -------
@@ -432,7 +434,7 @@ def from_numpy(array: Any, stream: Any = None) -> Buffer:
     >>> x.to_numpy()
     array([1., 2., 3.])
     """
-    return get_device_state().from_numpy(array, stream)
+    return get_device_state().from_numpy(array, stream, resource=resource)
 
 
 def asarray(array: Any, stream: Any = None) -> Buffer:
