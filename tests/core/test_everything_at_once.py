@@ -75,8 +75,10 @@ class Worker:
         self.shared, self.runtime, self.streams = shared, shared.runtime, shared.streams
         self.chance = random.Random(seed)
         self.foreign = Foreign()
-        self.allocations, self.uses = 1, 1
+        self.allocations, self.uses = 2, 2
         self.own = shared.state.full(64, number, "uint8")
+        self.staging = shared.state.full(64, number, "uint8", resource=shared.others[1])
+        shared.elsewhere.append(self.staging.access().generation)
         self.kept: list[DeviceBlock] = []
 
     def operations(self) -> list[Callable[[], object]]:
@@ -85,7 +87,7 @@ class Worker:
             lambda: self.launch(self.stream()), lambda: self.launch(self.foreign),
             lambda: self.launch(self.runtime.acquire_stream()),
             self.exchange, self.exchange, self.exchange_elsewhere, self.exchange_many, self.free, self.free,
-            self.kept.clear, self.adopt, self.adopt_a_part, self.adopt_while_owned,
+            self.kept.clear, self.map, self.adopt, self.adopt_a_part, self.adopt_while_owned,
             self.register_and_unregister, self.register_and_forget, self.drop_recorder, self.query,
             self.record_one_use, self.wait, self.synchronize, self.close,
             lambda: self.runtime.reap_pending(blocking=self.chance.random() < 0.3),
@@ -135,6 +137,14 @@ class Worker:
         with contextlib.suppress(UseAfterFreeError):
             self.runtime.deallocate_many([*batch[:30], self.pick(), *batch[30:]],
                                          self.chance.choice([None, *self.streams]))
+
+    def map(self) -> None:
+        with self.staging.map(write=self.chance.random() < 0.5) as array:
+            assert len(set(array.tolist())) == 1
+            if array.flags.writeable:
+                array[:] = self.chance.randrange(256)
+        self.own.copy_from(self.staging, self.stream())
+        self.uses += 1                                  # the copy; a map counts as none
 
     def free(self) -> None:
         with contextlib.suppress(UseAfterFreeError):

@@ -54,6 +54,20 @@ def dlpack() -> None:
     settle(state, other)
 
 
+def mappings() -> None:
+    from xlogmem import PinnedMemoryResource
+
+    state = new_state()
+    staging = state.empty((4, 6), "int32", resource=PinnedMemoryResource())
+    for buffer in (staging, staging[1:, ::2], staging[:0]):
+        with buffer.map(write=True) as array:
+            array[:] = 1
+        with buffer.map() as array:
+            pass
+    del staging, buffer, array
+    settle(state)
+
+
 def _write() -> Any:
     from xlogmem import Access
 
@@ -225,5 +239,5 @@ def programs() -> dict[str, Callable[[], None]]:
     from xlogmem_selftest.programs import KINDS
 
     named = {f"random {seed}, {kind.name}": random_program(seed) for seed, kind in enumerate(KINDS)}
-    own = [dlpack, arrow, interfaces, names, table, adaptors, places, *([rmm] if find_spec("rmm") else [])]
+    own = [dlpack, mappings, arrow, interfaces, names, table, adaptors, places, *([rmm] if find_spec("rmm") else [])]
     return {program.__name__: program for program in own} | named

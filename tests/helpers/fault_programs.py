@@ -23,6 +23,7 @@ from xlogmem import (
     DeviceRuntime,
     DeviceState,
     LaunchRecorder,
+    PinnedMemoryResource,
     Stream,
     StreamPool,
     from_arrow,
@@ -329,6 +330,29 @@ def buffers(w: World) -> None:
     w.do(a.release)
     w.do(state.empty, 0).to_numpy()
     del raw, b
+    w.do(state.runtime.reap_pending)
+
+
+@program
+def mappings(w: World) -> None:
+    state, s, t = state_of(w)
+    resource = w.do(PinnedMemoryResource)
+    staging = w.do(state.empty, 64, "int32", s, resource=resource)
+    device = w.do(state.full, 64, 5, "int32", t)
+
+    def fill(buffer: Buffer, value: int) -> None:
+        with buffer.map(write=True) as array:
+            array[:] = value
+
+    def read(buffer: Buffer) -> int:
+        with buffer.map() as array:
+            return int(array[0])
+    w.do(fill, staging, 1)
+    w.do(device.copy_from, staging, t)
+    w.do(fill, staging, 2)
+    w.do(staging.copy_from, device, s)
+    w.do(read, staging)
+    del staging, device
     w.do(state.runtime.reap_pending)
 
 

@@ -123,6 +123,7 @@ class Everything:
             "to_numpy": buffer.to_numpy, "__dlpack__": buffer.__dlpack__, "interface":
             lambda: buffer.__cuda_array_interface__, "arrow": buffer.__arrow_c_device_array__,
             "pointer": lambda: buffer.pointer(stream, Access.READ).__enter__(),
+            "map": buffer.map,
             "wait": lambda: devices.Watch(state).wait(1), "mark_lost": state.mark_lost, "recover": state.recover,
             "begin_shutdown": state.begin_shutdown, "snapshot": state.snapshot, "free": block.free,
         }

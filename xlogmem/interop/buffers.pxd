@@ -13,7 +13,7 @@ cdef class DeviceStatus:
     cdef flag dropped
     cdef flag closed
     cdef flag gone                      # the context is lost and there is no new one yet
-    cdef atomic[uint32_t] accesses      # pointers that are in use
+    cdef atomic[uint32_t] accesses      # pointers and mappings that are in use
     cdef atomic[uint32_t] calls         # fills and copies that are under way
     cdef readonly int device_id
 
@@ -52,6 +52,25 @@ cdef class Pointer:
     cdef LaunchRecorder recorder
     cdef bint entered
     cdef int leave(self) except -1
+
+
+cdef class MappedMemory:
+    cdef DeviceBlock block
+    cdef object owner                   # of the buffer, as there
+    cdef uint64_t start
+    cdef size_t nbytes
+    cdef bint writable
+
+
+cdef class Mapping:
+    cdef Pointer pointer                # the access, and the buffer
+    cdef ArrayLayout layout             # of the buffer, when map() was called
+    cdef object dtype
+    cdef MappedMemory memory            # None afterwards
+    cdef object array                   # which is given out; None before and afterwards
+    cdef object inner                   # a weak reference to the array that all views refer to
+    cdef object attach(self, ArrayLayout layout)
+    cdef bint detach(self) except -1
 
 
 cdef Buffer copy_of(Buffer source, object stream)

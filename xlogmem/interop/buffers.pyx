@@ -13,6 +13,7 @@ The pages:
 * `buffers/status.pxi`: validity of the memory of a device
 * `buffers/array.pxi`: `ArrayView`: dtype, shape, slices
 * `buffers/pointer.pxi`: the address, for one launch
+* `buffers/mapping.pxi`: an array over memory that the host reaches
 * `buffers/copies.pxi`: fills, and copies on the device and to and from the host
 * `buffers/exports.pxi`: DLPack, the CUDA array interface, Arrow
 """
@@ -23,6 +24,7 @@ cimport cython
 
 from xlogmem._base.signatures import Signed
 from xlogmem.blocks import set_interface_maker
+from xlogmem.launch import awaiter_of
 from xlogmem.blocks cimport flags_of
 from xlogmem._core cimport WAIT_OR_COUNT, WRITE
 from xlogmem._foreign.dltensor cimport CUDA
@@ -36,10 +38,6 @@ __all__ = ["Buffer"]
 
 cdef object buffer_numbers = itertools.count(1)         # of this process; a number is not used again
 cdef object token_maker = None                          # set by `tokens`, which stands above
-
-
-async def no_work():
-    """What is awaited for a buffer without elements."""
 
 
 include "buffers/status.pxi"   # DeviceStatus: validity of the memory of a device
@@ -171,7 +169,51 @@ cdef class Buffer(ArrayView):
     def __await__(self):
         """Suspend the coroutine until the work on the buffer's block is complete; see `DeviceBlock.__await__`."""
         self.refuse_stale()
-        return no_work().__await__() if self.block is None else self.block.__await__()
+        return awaiter_of(self.block)
+
+    def map(self, *, write=False):
+        """The memory as a NumPy array, for an access by the host.
+
+        Parameters
+        ----------
+        write : bool
+            Whether the host writes too.  Otherwise the array is read-only.
+
+        Returns
+        -------
+        context manager
+            Gives an array with the buffer's dtype, shape and strides.  It is a `use` by `xlogmem.host`: on entry the
+            host waits for the work that uses the memory, and on exit the array becomes empty.
+
+        Raises
+        ------
+        TypeError, ValueError
+            At the call: NumPy has no such dtype (see `to_numpy`), or the buffer is read-only and `write` is true.  On
+            entry: the host cannot reach the memory.
+        StaleBufferError, UseAfterFreeError, StreamMisuseError, DriverError
+            Nothing is open; see `access` and `LaunchRecorder.preflight`.
+        BufferError
+            On exit: views of the array are alive, such as slices.  The access has ended.  An exception that leaves the
+            ``with`` statement gets a note instead.
+
+        Notes
+        -----
+        A launch inside that conflicts is refused in the same thread; in another thread it waits until the exit.
+        Thread-safe.
+
+        NumPy does not report a memoryview, a tensor or an array of a subclass that was made from the array: these bring
+        no BufferError, and nothing orders their accesses after the exit.  They keep the memory, as the array and its
+        views do, unless the program frees the block itself or replaces the device's context.
+
+        Examples
+        --------
+        >>> staging = xlogmem.empty(1000, "float32", resource=xlogmem.PinnedMemoryResource())
+        >>> with staging.map(write=True) as array:
+        ...     array[:] = 1
+        >>> x = xlogmem.empty(1000, "float32")
+        >>> x.copy_from(staging)
+        """
+        return new_mapping(self, write)
 
     def record_write(self, stream):
         """File that work already enqueued on `stream` has written the memory.
@@ -357,6 +399,7 @@ cdef class Buffer(ArrayView):
 
 
 include "buffers/pointer.pxi"  # the address of a buffer, for one launch
+include "buffers/mapping.pxi"  # an array over the memory, for an access by the host
 include "buffers/copies.pxi"   # copies and fills
 include "buffers/exports.pxi"  # exports: DLPack, CUDA array interface
 

@@ -181,8 +181,8 @@ class DeviceState:
         Raises
         ------
         StreamMisuseError
-            The context is not lost, the state is shutting down, pointers of buffers are in use, or the call came from
-            inside a fill or copy; nothing changed.
+            The context is not lost, the state is shutting down, pointers or mappings of buffers are in use, or the call
+            came from inside a fill or copy; nothing changed.
         DriverError
             There is no new context: the device was not reset.  The state stays as it is.
         """
@@ -195,7 +195,7 @@ class DeviceState:
                     raise StreamMisuseError("the context is not lost; call mark_lost() if other code has reset the "
                                             "device")
                 if self._status.in_use:
-                    raise StreamMisuseError(f"{self._status.in_use} pointer(s) of buffers are still in use")
+                    raise StreamMisuseError(f"{self._status.in_use} pointer(s) or map(s) of buffers are still in use")
                 if not self._status.calls_under_way:    # and none begins any more: all buffers are stale
                     self._take_over(self._runtime_for_new_context(runtime))
                     return self._status.epoch

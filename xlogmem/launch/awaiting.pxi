@@ -281,9 +281,11 @@ async def until_ready(LaunchRecorder recorder, int looks):
 
 async def until_block_is_ready(DeviceBlock block):
     cdef LaunchRecorder recorder
-    if block.core is None:
-        block.synchronize()                             # of no bytes: raises if it was freed
-        running_loop()
+    running_loop()
+    if block is None:                                   # of a buffer without elements
+        return
+    if block.core is None:                              # of no bytes
+        block.synchronize()                             # raises if it was freed
         return
     recorder = LaunchRecorder.__new__(LaunchRecorder)
     begin_access(recorder, block.core)

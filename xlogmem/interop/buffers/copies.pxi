@@ -309,6 +309,20 @@ cdef int copy_to_host(Buffer source, object target, object stream) except -1:
     return 0
 
 
+cdef object numpy_dtype(ArrayLayout layout):
+    """NumPy's dtype of the elements, which for some comes with another package."""
+    import numpy
+
+    if layout.dtype.pack is not None:
+        return numpy.dtype(layout.dtype.name)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise TypeError(f"NumPy has {layout.dtype.name} with the package ml_dtypes only; see it as another dtype "
+                        "with view()") from None
+    return numpy.dtype(getattr(ml_dtypes, layout.dtype.name))
+
+
 cdef object copy_to_numpy(Buffer source, object stream):
     """A NumPy array with the buffer's shape and strides, over a copy of all bytes from the first to the last element.
     """
@@ -317,15 +331,7 @@ cdef object copy_to_numpy(Buffer source, object stream):
     cdef ArrayLayout layout = source.layout
     cdef bytearray host
     source.refuse_stale()
-    if layout.dtype.pack is None:
-        try:
-            import ml_dtypes
-        except ImportError:
-            raise TypeError(f"NumPy has {layout.dtype.name} with the package ml_dtypes only; see it as another dtype "
-                            "with view()") from None
-        dtype = numpy.dtype(getattr(ml_dtypes, layout.dtype.name))
-    else:
-        dtype = numpy.dtype(layout.dtype.name)
+    dtype = numpy_dtype(layout)
     if layout.size == 0:
         return numpy.empty(layout.shape, dtype)
     host = bytearray(layout.extent)

@@ -36,7 +36,7 @@ cdef class DeviceStatus:
 
     @property
     def in_use(self):
-        """The number of pointers in use."""
+        """The number of pointers and mappings in use."""
         return self.accesses.load()
 
     @property
