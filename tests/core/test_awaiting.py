@@ -342,7 +342,7 @@ def test_a_loop_that_is_closed_is_woken_no_more(four, device):
     block.free()
 
 
-def test_a_lost_device_wakes_everybody(four, device):
+def test_a_lost_device_wakes_all_that_wait(four, device):
     x = four()
     block, event = x.alloc(x.S), x.S.record()
     x.use(x.S, (block, WRITE))

@@ -18,7 +18,7 @@ __all__ = ["TABLE", "Defect", "Edit", "MisfitError", "apply", "edited_files", "l
 
 TABLE = Path(__file__).parents[1] / "defects.toml"
 PLANTED = re.compile(r"\bplanted\(defect\.([A-Z_]+)\)")
-FUNCTION = re.compile(r"^( *)(?:cdef|cpdef|def)\b[^=\n]*?\b(\w+)\(")
+FUNCTION = re.compile(r"^( *)(?:cdef|cpdef|async def|def)\b[^=\n]*?\b(\w+)\(")
 INCLUDE = re.compile(r'^include "([^"]+)"', re.MULTILINE)
 COPIED = ("*.pyx", "*.pxd", "*.pxi", "*.hpp", "__init__.py")
 
