@@ -103,6 +103,38 @@ first_byte = result[0]
     assert (done.returncode, done.findings) == (0, []), done.stderr
 
 
+OF_XLOGMEM = """
+import ctypes, sys
+import xlogmem
+from cuda.bindings import driver
+
+runtime = xlogmem.get_runtime()
+s, host_memory = runtime.acquire_stream(), getattr(xlogmem, sys.argv[1])()
+staging = runtime.allocate(4096, s, resource=host_memory)
+block = runtime.allocate(4096, s)
+with xlogmem.use(s, read_write=[staging, block]):
+    assert int(driver.{copy}(block.ptr, staging.ptr, 4096, s.handle)[0]) == 0
+{access}
+runtime.synchronize()
+"""
+
+
+@pytest.mark.parametrize("resource", ["PinnedMemoryResource", "ManagedMemoryResource"])
+@pytest.mark.parametrize(("pair", "access", "copy", "its"), [
+    ("read/write", "write", "cuMemcpyHtoDAsync", "ctypes.memset(staging.ptr, 1, 4096)"),
+    ("write/read", "read", "cuMemcpyDtoHAsync", "ctypes.string_at(staging.ptr, 4096)")])
+def test_memory_of_xlogmem_is_repaired_by_a_use(checked, resource, pair, access, copy, its):
+    program = OF_XLOGMEM.replace("{copy}", copy)
+    if access == "read":
+        program = program.replace("(block.ptr, staging.ptr", "(staging.ptr, block.ptr")
+    done = checked(program.replace("{access}", its), resource)
+    assert done.pairs == [(pair, True)], done.stderr
+    use = f"with xlogmem.use(xlogmem.host, {access}=staging)"
+    assert f"  repair  put program.py:12 in `{use}`: the host waits for each declared use.  Or, before " in done.stderr
+    done = checked(program.replace("{access}", f"{use}:\n    {its}"), resource)
+    assert (done.returncode, done.findings) == (0, []), done.stderr
+
+
 KERNEL = '''
 ptx = b""".version 8.0
 .target sm_80

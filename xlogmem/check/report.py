@@ -35,6 +35,7 @@ OWN_CAUSES = {                              # where the second access is the pro
     "write/read": "the host reads what may not be written yet",
     "write/write": "the host changes what is still being written",
     "use/write": "the host changes what is still being used",
+    "alloc/use": "the host uses memory that may not be there yet",
     "read/free": "the host frees what is still being read",
     "write/free": "the host frees what is still being written",
     "use/free": "the host frees what is still being used",
@@ -65,7 +66,8 @@ def repair_of(finding: Finding) -> str | None:
     if second.is_own:
         event = f"an event recorded on it after {first.place or first.name}"
         begin = "let the host write after this call, or" if second.name.endswith("before this call") else f"{where},"
-        return f"{begin} wait for {first.stream.name} or {event}{INSTEAD.get(second.role, '')}"
+        by_hand = f"{begin} wait for {first.stream.name} or {event}{INSTEAD.get(second.role, '')}"
+        return f"{host_use_of(finding)}.  Or, {by_hand}" if finding.tracked and second.role in WORDS else by_hand
     if second.stream.kind == "host":
         return f"{where}, synchronize with {first.stream.name}"
     if first.stream.kind == "host":
@@ -104,6 +106,13 @@ def uses_of(finding: Finding) -> str:
         added.append(f"launch {' and '.join(dict.fromkeys(launches))}")
     waits = [f"{', and '.join(dict.fromkeys(added))}: xlogmem queues the wait"] if added else []
     return ".  ".join([*dict.fromkeys(renamed), *waits])
+
+
+def host_use_of(finding: Finding) -> str:
+    """The `use` for an access by the program's own code, to xlogmem's own memory."""
+    second = finding.second
+    return (f"put {second.place or second.name} in `with xlogmem.use(xlogmem.host, {WORDS[second.role]}="
+            f"{name_of(finding)})`: the host waits for each declared use")
 
 
 def name_of(finding: Finding) -> str:
