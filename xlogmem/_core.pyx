@@ -9,6 +9,10 @@ While a window is open on a block the block cannot be freed: a free that is requ
 last close.  A launch can be ordered only after launches that are filed, so one that conflicts with an open window on
 another stream (one of the two writes) waits on the host until that window closes.
 
+The program itself reads and writes memory that the host reaches, too: page-locked, or managed.  An *access by the host*
+has a window, and the host waits for what a launch would be ordered after.  Its close files nothing, because whatever is
+queued after it begins after it.
+
 What is filed is the *frontier* of a block: for each kind of access (allocated, written, has-read) and each stream, the
 newest position that the next user has to be ordered after.  A reader is ordered after the allocation and the writers, a
 writer or a free after all.  A writer's finish removes the entries that its own prepare was ordered after (its
@@ -26,7 +30,8 @@ not wait by itself.
 A runtime has a resource of its own, and allocations may name others: a block knows where its memory came from, and goes
 back there.  A resource may keep frontiers itself (the pool does): then a free passes the block's frontier on with the
 bytes and makes no driver call, and the next owner of the bytes is ordered after it.  With other resources too a free
-makes no stream wait if the block was used on its home alone, which is ordered after its own work.
+makes no stream wait if the block was used on its home alone, which is ordered after its own work.  A resource
+that knows no streams (page-locked or managed memory without a pool) gets idle memory: the host waits before the free.
 
 Foreign memory can be *adopted*: it is tracked like a block, and its owner is dropped where a block would be freed.
 Foreign streams (recognised in `_foreign`) can be destroyed: blocks whose *home* (where they are freed) was unregistered
