@@ -142,6 +142,7 @@ cdef struct Range:
     void* owner                 # a Python object that is held for it; NULL: none
     Label* tag                  # NULL: none
     bint host_accessible
+    bint only_tracked           # nothing is adopted: the range is looked for in a block
 
 
 cdef struct Piece:

@@ -88,7 +88,7 @@ cdef object for_each(object what, object function, const char* where)
 # Declared here so that the compiler does not put it, and its stack frame, into its only caller, which is a hot path.
 cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream, object resource) except -1
 cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag,
-                                    bint host_accessible=*)
+                                    bint host_accessible=*, bint only_tracked=*)
 cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home, Found* found) except -1
 cdef int refuse_freed(DeviceBlock block) except -1
 cdef int flags_of(object access) except 0

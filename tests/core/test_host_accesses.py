@@ -452,6 +452,28 @@ def test_an_array_is_adopted_as_long_as_it_lives(staging):
     assert p.runtime.find_block(p.address) is None
 
 
+@pytest.mark.parametrize("by", ["address", "array"])
+def test_memory_is_adopted_again_where_the_handle_before_was_dropped(staging, by):
+    """The free of that handle is still deferred, and the address is found: the new block is page-locked all the same."""
+    p = staging()
+    for _ in range(3):
+        p.block = None
+        p.block = p.runtime.adopt(p.address, NBYTES) if by == "address" else p.runtime.adopt(p.array)
+        with use(host, write=p.block):
+            pass
+
+
+@pytest.mark.parametrize("nbytes", [2 * NBYTES, NBYTES])
+def test_memory_that_is_gone_is_not_adopted_where_the_handle_before_was_dropped(four, nbytes):
+    x = four()
+    address = int(check(cuda.cuMemHostAlloc(NBYTES, 0)))
+    block = x.runtime.adopt(address, NBYTES)
+    check(cuda.cuMemFreeHost(address))
+    del block
+    with pytest.raises(ValueError, match="the driver knows no allocation there"):
+        x.runtime.adopt(address, nbytes)
+
+
 def test_an_adoption_by_an_access_says_that_it_does_not_wait(staging):
     p = staging()
     p.block.free()

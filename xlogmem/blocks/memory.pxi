@@ -268,9 +268,14 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
     cdef size_t size, allocated = 0
     cdef MemoryKind kind = DEVICE_MEMORY
     cdef cy.CUdevice device = core.ordering.context.device
+    cdef DeviceBlock handle
     ptr, nbytes = check_range(ptr, nbytes)
     address, size = ptr, nbytes
-    if not core.find(address, &found) and not core.state.marks.load() & LOST:
+    if core.find(address, &found):
+        handle = adopt_device_range(core, ptr, nbytes, stream, owner, tag, False, True)
+        if handle is not None:
+            return handle                               # else the block was freed meanwhile
+    if not core.state.marks.load() & LOST:
         with nogil:
             kind = kind_of_memory(device, address, size, &allocated)
         if kind in (NO_MEMORY, BEYOND_MEMORY):
@@ -295,7 +300,8 @@ cdef tuple check_range(object ptr, object nbytes):
 
 
 cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag,
-                                    bint host_accessible=False):
+                                    bint host_accessible=False, bint only_tracked=False):
+    """Adopt a range of which the kind of memory is known.  `only_tracked`: return None where no block has it."""
     cdef Range memory
     cdef Found found
     cdef Failure failure
@@ -304,6 +310,7 @@ cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object
     cdef int failed
     memory.ptr, memory.nbytes = check_range(ptr, nbytes)
     memory.host_accessible = host_accessible
+    memory.only_tracked = only_tracked
     memory.stream = NULL
     memory.owner = NULL
     memory.tag = label_of_tag(tag)
@@ -331,6 +338,8 @@ cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object
     if failed:
         core.fail(&failure, f"adopting {bytes_in_words(nbytes)}")
     core.drop_owners()
+    if found.generation == 0:
+        return None
     handle = new_handle(core, home, tag)
     fill_handle(handle, block_at(&core.state, found.slot), found.ptr, found.nbytes, found.generation, found.adopted)
     return handle

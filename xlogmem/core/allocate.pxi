@@ -331,6 +331,9 @@ cdef int adopt_locked(CoreState* core, Range* memory, Found* result, Failure* fa
         return fail_block(failure, BLOCK_IS_CONTESTED, below.generation if inside else above.generation, 0)
     if memory.stream != NULL and not memory.stream.alive:
         return fail_stream(failure, STREAM_IS_DEAD, memory.stream.number)
+    if memory.only_tracked:
+        result.generation = 0
+        return 0
     start_call(&foreign, memory.nbytes, NULL)
     foreign.ptr = memory.ptr
     foreign.stream = memory.stream
