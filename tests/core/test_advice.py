@@ -65,7 +65,7 @@ def test_an_array_in_a_library_is_allocated_here(four):
     block.free()
 
 
-@pytest.mark.parametrize("advice", ["Leave that one first", "name the memory of both launches in one use()"])
+@pytest.mark.parametrize("advice", ["Leave that one first", "name the memory of both in one use()"])
 def test_two_uses_of_one_block(four, advice):
     x = four()
     a, b = x.alloc(x.S), x.alloc(x.S)

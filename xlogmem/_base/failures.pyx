@@ -46,8 +46,7 @@ cdef dict ADVICE = {
     STREAM_IS_IN_USE: ": a `use` is open on it, or another thread is inside a call on it",
     BLOCK_IS_AWAITED: ". Pass on_conflict='wait', or begin this one later",
     BLOCK_IS_CONTESTED: ". Leave that one first, or pass on_conflict='wait'",
-    WAIT_IS_CIRCULAR: ", so that this one would wait for ever. Leave that one first, or name the memory of both "
-                      "launches in one use()",
+    WAIT_IS_CIRCULAR: ", so that this one would wait for ever. Leave that one first",
     BLOCK_IS_ON_DEVICE: ". Copy it (Buffer.to_numpy), or use page-locked or managed memory that the runtime has "
                         "adopted",
     DEVICE_IS_LOST: ": the process has to start again",
@@ -342,7 +341,16 @@ cdef int raise_failure(Failure* failure, str what="", atomic[uint32_t]* lost=NUL
     if words:
         sentence = sentence.replace(f"block {failure.generation}", words, 1)
     task = f" ({what})" if what and failure.kind == BLOCK_IS_STALE else f" while {what}" if what else ""
-    raise exception_of(failure, where + sentence + threads + task + ADVICE.get(failure.kind, ""))
+    raise exception_of(failure, where + sentence + threads + task + advice_on(failure))
+
+
+cdef str advice_on(Failure* failure):
+    """Return the end of the message of a failure.  One use() is on a stream or on the host, and not on both."""
+    cdef str advice = ADVICE.get(failure.kind, "")
+    if failure.kind == WAIT_IS_CIRCULAR and (
+            (failure.stream == <uint64_t>ON_HOST) == (failure.other_stream == <uint64_t>ON_HOST)):
+        advice += ", or name the memory of both in one use()"
+    return advice
 
 
 cdef object budget_error(Failure* failure, str what):
