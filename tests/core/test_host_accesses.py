@@ -326,6 +326,28 @@ def test_device_memory_is_refused(staging):
         pass
 
 
+def test_a_refusal_of_device_memory_names_what_the_host_reaches(four):
+    """The same host memory is refused and accessed: by what its class declares."""
+    class OfHost(xlogmem.DeviceMemoryResource):
+        order = "host"
+
+        def allocate(self, nbytes, stream):
+            return int(check(cuda.cuMemHostAlloc(nbytes, 0)))
+
+        def deallocate(self, ptr, nbytes, stream):
+            check(cuda.cuMemFreeHost(ptr))
+
+    x = four()
+    block = x.runtime.allocate(NBYTES, x.S, resource=OfHost())
+    with pytest.raises(TypeError, match=r"allocate it from a resource that declares is_host_accessible$"):
+        use(host, write=block).preflight()
+    declared = x.runtime.allocate(NBYTES, x.S, resource=type("Declared", (OfHost,), {"is_host_accessible": True})())
+    with use(host, write=declared):
+        pass
+    for made in (block, declared):
+        made.free()
+
+
 def test_managed_memory_is_accessed(four):
     x = four()
     address = int(check(cuda.cuMemAllocManaged(NBYTES, 1)))

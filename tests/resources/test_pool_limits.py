@@ -280,7 +280,8 @@ class Pinned(DeviceMemoryResource):
 @pytest.mark.parametrize("initial", [None, 1 << 16])
 def test_host_memory_is_no_memory_of_a_pool(initial):
     """The next owner's host would write while a copy of the former owner reads.  Without a pool the host waits."""
-    with pytest.raises(DriverError, match=r"host memory at 0x.*use PinnedMemoryResource, or a runtime without a pool"):
+    with pytest.raises(DriverError, match=r"host memory at 0x.*use PinnedMemoryResource, or leave the pool out, or "
+                                          r"declare is_host_accessible = True while"):
         DeviceRuntime(resource=PoolMemoryResource(Pinned(), initial_pool_size=initial)).allocate(4096)
     DeviceRuntime(resource=Pinned()).allocate(4096).free()
 

@@ -229,9 +229,8 @@ cdef class Runtime(Core):
         Raises
         ------
         TypeError, ValueError
-            The argument is host memory (page-locked memory too, also by its address), or no memory, or a range that
-            makes no sense or goes beyond its allocation; or its size is not known; or the driver knows no allocation at
-            the address.
+            The argument is host memory that is not page-locked, or no memory, or a range that makes no sense or goes
+            beyond its allocation; or its size is not known; or the driver knows no allocation at the address.
         StreamMisuseError
             The range overlaps a tracked block in part, or is on another device.  If one of several is refused, the ones
             adopted before it are released again.
