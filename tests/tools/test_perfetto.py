@@ -106,6 +106,22 @@ def lives_of_blocks_are_as_long_as_they_were(processor, recorded):
     assert expected == sorted(map(tuple, lives))
 
 
+def test_each_access_by_the_host_is_a_slice():
+    x = FourStreams(sim.simulator())
+    resource = xlogmem.PinnedMemoryResource()
+    a, b = (x.runtime.allocate(512, x.S, tag=tag, resource=resource) for tag in "ab")
+    with record_history() as recording:
+        for memory in (a, [a, b], b, b):
+            with xlogmem.use(xlogmem.host, read=memory):
+                pass
+    entries = perfetto.trace(recording.events())["traceEvents"]
+    a.free()
+    b.free()
+    x.close()
+    names = [entry["name"] for entry in entries if entry["ph"] == "X"]
+    assert [name for name in names if not name.startswith("wait for")] == ["a", "a, b", "b", "b"]
+
+
 def test_what_perfetto_reads_is_what_was_recorded(processor, recorded):
     """One test, because opening a trace takes seconds."""
     processor.open(written(recorded))

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from four_streams import READ, WRITE, FourStreams
 from many_events import repeated
 
-from xlogmem import sim, use
+from xlogmem import PinnedMemoryResource, host, sim, use
 from xlogmem.check.frames import shortened
 from xlogmem.commands.cli import main
 from xlogmem.observe.history import History, read, record_history, timeline
@@ -155,6 +155,27 @@ def test_lanes_waits_and_blocks_are_those_of_the_history(page, lines):
     first, *_, last = lines.history
     assert page.run("return timeline.events.times[timeline.events.count - 1]") == pytest.approx(
         last.time_ns - first.time_ns, abs=2)
+
+
+def test_each_access_by_the_host_is_a_bar(window, tmp_path):
+    with record_history() as recording:
+        x = FourStreams(sim.simulator())
+        resource = PinnedMemoryResource()
+        a, b = (x.runtime.allocate(512, x.S, tag=tag, resource=resource) for tag in "ab")
+        x.use(x.T, (a, WRITE), (b, WRITE))              # neither is fresh any more: no further waits
+        for memory in (a, [a, b], b, b):
+            with use(host, read=memory):
+                pass
+        a.free()
+        b.free()
+        x.close()
+    (tmp_path / "a.html").write_text(timeline.page(recording.history()))
+    window.open(tmp_path / "a.html")
+    assert window.run("""
+        const {model} = timeline;
+        const bars = model.rows.find((lane) => lane.stream === NO_STREAM).bars;
+        return bars.map((bar) => model.launch(bar).length)""") == [1, 2, 1, 1]
+    assert window.errors() == []
 
 
 def test_a_launch_has_the_colour_of_its_first_block(page, lines):

@@ -179,8 +179,10 @@ def _track(stream: int | None) -> int:
     return HOST if stream is None else stream + 1
 
 
-def _launch(event: Event) -> tuple[int, int | None, int]:
-    return event.runtime, event.stream, event.position
+def _launch(event: Event) -> tuple[int, int | None, int, tuple[int, int] | None]:
+    """What the uses of one launch have in common.  Accesses by the host have no position, but one end."""
+    end = (event.thread, event.time_ns) if event.stream is None else None
+    return event.runtime, event.stream, event.position, end
 
 
 def _entry(event: Event, phase: str, name: str) -> Entry:

@@ -89,8 +89,10 @@ class Model {
         lane.longest = Math.max(lane.longest, this.events.open(event));
     }
 
+    // Accesses by the host have no position, but one end.
     same_launch(event, next) {
         const {events} = this;
+        if (events.stream(event) === NO_STREAM && events.times[event] !== events.times[next]) return false;
         return events.code(event) === events.code(next) && events.position(event) === events.position(next)
             && events.stream(event) === events.stream(next) && events.runtime(event) === events.runtime(next)
             && events.thread(event) === events.thread(next);
