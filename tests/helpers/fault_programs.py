@@ -20,15 +20,19 @@ from xlogmem import (
     BlockState,
     Buffer,
     BufferToken,
+    DeviceBlock,
     DeviceRuntime,
     DeviceState,
     LaunchRecorder,
+    ManagedMemoryResource,
     PinnedMemoryResource,
+    PoolMemoryResource,
     Stream,
     StreamPool,
     from_arrow,
     from_cuda_array,
     from_dlpack,
+    host,
     use,
 )
 
@@ -176,6 +180,34 @@ def adopted_memory(w: World) -> None:
         block = w.do(runtime.adopt, ptr, NBYTES, stream, owner=owner, tag="adopted")
         w.launch(t, write=block)
         w.launch(s, read=block)
+        w.do(block.free)
+    w.do(runtime.reap_pending)
+
+
+@program
+def accesses_by_the_host(w: World) -> None:
+    """A kernel that no use declares races with what the host has not waited for."""
+    runtime, s, t = w.two()
+    pool = w.do(PoolMemoryResource, w.do(PinnedMemoryResource), 1 << 16, maximum_pool_size=1 << 16)
+
+    def access(block: DeviceBlock) -> None:
+        try:
+            with use(host, write=block):
+                w.write(s, block.ptr)
+                mine(cuda.cuStreamSynchronize, s.handle)
+        except TypeError:
+            if block is not adopted:                    # where the query failed, which says that it is page-locked
+                raise
+
+    ptr = w.page_locked_memory()
+    adopted = w.do(runtime.adopt, ptr, NBYTES)
+    for resource in (pool, w.do(ManagedMemoryResource), None):
+        block = adopted if resource is None else w.do(runtime.allocate, NBYTES, t, resource=resource)
+        for stream in (t, s):
+            w.launch(stream, write=block)
+            w.do(access, block)
+            w.launch(s, read=block)
+            w.launch(t, read=block)
         w.do(block.free)
     w.do(runtime.reap_pending)
 

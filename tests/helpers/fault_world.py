@@ -118,6 +118,11 @@ class World:
         self.at_end(lambda: mine(cuda.cuCtxSynchronize) or mine(cuda.cuMemFree, ptr))
         return ptr
 
+    def page_locked_memory(self) -> int:
+        ptr = int(self._made(mine(cuda.cuMemHostAlloc, NBYTES, 0)))
+        self.at_end(lambda: mine(cuda.cuCtxSynchronize) or mine(cuda.cuMemFreeHost, ptr))
+        return ptr
+
     def _made(self, what: Any) -> Any:
         if what is None:                                    # the device is lost
             raise Ended
