@@ -479,7 +479,7 @@ def test_an_array_is_adopted_as_long_as_it_lives(staging):
 
 @pytest.mark.parametrize("by", ["address", "array"])
 def test_memory_is_adopted_again_where_the_handle_before_was_dropped(staging, by):
-    """The free of that handle is still deferred, and the address is found: the new block is page-locked all the same."""
+    """The free of that handle is still deferred, and the address is found: the new block is page-locked, too."""
     p = staging()
     for _ in range(3):
         p.block = None

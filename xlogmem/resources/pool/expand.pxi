@@ -97,8 +97,8 @@ cdef int refuse_useless(PoolState* pool, Allocation* chunk, Failure* failure) ex
         settle(pool.upstream, chunk.nbytes)
     if on_host:
         snprintf(failure.text, sizeof(failure.text),
-                 "upstream of the pool returned host memory at %#llx, which its class does not declare, and no free into "
-                 "a pool waits for the host: use PinnedMemoryResource, or leave the pool out, or declare "
+                 "upstream of the pool returned host memory at %#llx, which its class does not declare, and no free "
+                 "into a pool waits for the host: use PinnedMemoryResource, or leave the pool out, or declare "
                  "is_host_accessible = True", <unsigned long long>chunk.ptr)
     else:
         snprintf(failure.text, sizeof(failure.text),
