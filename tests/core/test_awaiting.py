@@ -360,6 +360,31 @@ def test_a_lost_device_wakes_all_that_wait(four, device):
     check(cuda.cuMemFreeAsync(block.ptr, x.S.handle))   # the simulated device lives on
 
 
+def test_a_query_that_fails_ends_no_wait(four, device):
+    """The look for a lost device may fail for other reasons."""
+    x = four()
+    block = x.alloc(x.S)
+    x.use(x.S, (block, WRITE))
+
+    async def main() -> None:
+        task = asyncio.ensure_future(of(block))
+        await asyncio.sleep(0)
+        queries = [device.driver.calls(name) for name in ("cuStreamQuery", "cuEventQuery")]
+        for name in ("cuStreamQuery", "cuEventQuery"):
+            device.driver.fail(name, code=2)
+        while queries == [device.driver.calls(name) for name in ("cuStreamQuery", "cuEventQuery")]:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        assert not task.done()
+        while not task.done():
+            device.driver.step()
+            await asyncio.sleep(0)
+        await task
+
+    asyncio.run(main())
+    assert block.ready
+
+
 # ---------------------------------------------------------------------------------------------- bad input
 def test_errors(four, driver):
     x = four()

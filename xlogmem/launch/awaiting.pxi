@@ -10,6 +10,7 @@
 # No host function runs on a lost device, so a loop with pending futures looks once a second if the device is lost.
 
 import weakref
+from contextlib import suppress
 
 from libc.stdint cimport uint64_t
 from posix.unistd cimport close, read, write
@@ -22,6 +23,7 @@ from xlogmem._order cimport enter_stream, leave_stream
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.streams cimport Event, Stream, core_of
 
+from xlogmem.errors import DriverError, StreamMisuseError
 from xlogmem.blocks import set_awaiter as set_awaiter_of_blocks
 from xlogmem.streams import set_awaiter as set_awaiter_of_events
 
@@ -194,9 +196,9 @@ cdef class Wakeups:
             return
         loop.call_later(LOSS, self.look_for_loss, loop)
         for core in {(<Lane>lane).core for lane in self.lanes}:
-            try:
-                core.ready
-            except Exception:
+            with suppress(DriverError, StreamMisuseError):
+                core.ready                              # a query finds the loss out, and no other error matters here
+            if core.lost:
                 for number in [number for number, (_, lane) in self.futures.items() if (<Lane>lane).core is core]:
                     self.complete(number)
 
