@@ -329,8 +329,9 @@ def test_a_loop_that_is_closed_is_woken_no_more(four, device):
     x.use(x.S, (block, WRITE))
 
     async def main() -> None:
-        asyncio.ensure_future(of(block))                # asyncio.run cancels it
+        task = asyncio.ensure_future(of(block))         # asyncio.run cancels it
         await asyncio.sleep(0)
+        assert not task.done()
 
     asyncio.run(main())
     gc.collect()
@@ -411,7 +412,7 @@ def test_errors(four, driver):
     driver.set_policy("min")
     with x.alloc(x.S) as block:
         x.use(x.S, (block, WRITE))
-        with pytest.raises(TypeError, match="read=: block .* is device memory"):
+        with pytest.raises(TypeError, match=r"read=: block .* is device memory"):
             asyncio.run(of_memory(block))               # at once: nothing runs
     with pytest.raises(StreamMisuseError, match="not tracked"):
         asyncio.run(of_memory(x.words))

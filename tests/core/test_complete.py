@@ -62,7 +62,7 @@ def test_the_host_waits_for_what_an_access_comes_after(four, driver, access):
 
 @pytest.mark.parametrize("access", ["read", 1, None])
 def test_an_access_that_is_none_is_refused(access):
-    with DeviceRuntime().allocate(64) as block, pytest.raises(TypeError, match="access must be Access.READ"):
+    with DeviceRuntime().allocate(64) as block, pytest.raises(TypeError, match=r"access must be Access\.READ"):
         block.synchronize(access)
 
 
