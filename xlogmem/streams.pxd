@@ -22,12 +22,14 @@ cdef class StreamPool:
     cdef readonly int max_streams
     cdef list states            # addresses of StreamState, the default stream first
     cdef dict spare             # (discipline, priority) -> addresses of streams without a handle
-    cdef dict priorities        # address -> priority
+    cdef dict priorities        # address -> priority; of a lane None
     cdef int being_made         # streams that are being created
     cdef size_t turn            # rises with each stream that is shared
-    cdef Stream make(self, int discipline, int priority)
+    cdef Stream make(self, int discipline, priority)
     cdef bint take_spare(self, StreamState* state) noexcept
     cdef int collect_idle(self) except -1
+    cdef Stream take(self, int discipline, priority)
+    cdef Stream lane(self)
     cdef Stream share(self, int discipline, int priority)
 
 

@@ -243,29 +243,57 @@ def test_many_are_pending_without_a_thread(four, device):
     for number, block in enumerate(blocks):
         x.use((x.S, x.T, x.U, x.V)[number // 25], (block, WRITE))
     streams = x.runtime.stream_pool.acquired
+    made = device.driver.calls("cuStreamCreateWithPriority")
     threads = threading.active_count()
     seen = []
 
     async def main() -> None:
         tasks = [asyncio.ensure_future(of(block)) for block in blocks]
         await asyncio.sleep(0)
-        seen.extend([x.runtime.stream_pool.acquired, threading.active_count()])
+        seen.extend([x.runtime.stream_pool.acquired, device.driver.calls("cuStreamCreateWithPriority") - made,
+                     threading.active_count()])
         await asyncio.gather(*tasks)
 
     device.run(main())
-    assert seen == [streams + 4, threads]
+    assert seen == [streams, 4, threads]                # the program has its streams for itself
     assert all(block.ready for block in blocks)
-    assert x.runtime.stream_pool.acquired == streams
+    for block in blocks:
+        x.use(x.S, (block, WRITE))
+    device.run(main())
+    assert seen[3:] == seen[:3]                         # the four are used again
 
 
 def test_a_pool_whose_streams_are_all_in_use(device):
     runtime = xlogmem.DeviceRuntime(stream_pool=xlogmem.StreamPool(max_streams=2))
     streams = [runtime.acquire_stream(), runtime.acquire_stream()]
     with runtime.allocate(64, streams[0]) as block:
-        with use(streams[1], write=block):
-            check(cuda.cuMemsetD8Async(block.ptr, 3, 64, streams[1].handle))
-        device.run(of(block))
+        with use(streams[0], write=block):
+            check(cuda.cuMemsetD8Async(block.ptr, 3, 64, streams[0].handle))
+        runtime.stream_pool.acquire()                   # the next in turn is the second
+        with Capture(streams[1]):                       # a wait there would end the capture
+            device.run(of(block))
         assert block.ready
+
+
+def test_the_program_is_not_given_a_stream_that_waits(device):
+    """It might capture a graph there."""
+    runtime = xlogmem.DeviceRuntime(stream_pool=xlogmem.StreamPool(max_streams=2))
+    stream = runtime.acquire_stream()
+    with runtime.allocate(64, stream) as block:
+        with use(stream, write=block):
+            check(cuda.cuMemsetD8Async(block.ptr, 3, 64, stream.handle))
+
+        async def main() -> None:
+            task = asyncio.ensure_future(of(block))
+            await asyncio.sleep(0)
+            made = device.driver.calls("cuStreamCreateWithPriority")
+            assert len(runtime.stream_pool) == 1
+            own = runtime.acquire_stream(discipline="sealed")
+            assert device.driver.calls("cuStreamCreateWithPriority") == made + 1
+            await task
+            own.synchronize()
+
+        device.run(main())
 
 
 def test_each_loop_has_its_own(four, driver):
@@ -386,6 +414,41 @@ def test_a_query_that_fails_ends_no_wait(four, device):
     assert block.ready
 
 
+def test_an_interrupt_loses_no_other_wakeup(four, device):
+    """Of those that come at the same time; the loop is run again, as a notebook does."""
+    x = four()
+    blocks = [x.alloc(stream) for stream in (x.S, x.T, x.U)]
+    for block, stream in zip(blocks, (x.S, x.T, x.U), strict=True):
+        x.use(stream, (block, WRITE))
+    loop = asyncio.new_event_loop()
+    call_soon = loop.call_soon
+    interrupts = [KeyboardInterrupt]
+
+    def interrupted(callback: Callable, *arguments: Any, **options: Any) -> Any:
+        if interrupts and "wakeup" in repr(callback):
+            raise interrupts.pop()
+        return call_soon(callback, *arguments, **options)
+
+    async def begin() -> list:
+        tasks = [asyncio.ensure_future(of(block)) for block in blocks]
+        await asyncio.sleep(0)
+        return tasks
+
+    tasks = loop.run_until_complete(begin())
+    while device.driver.step():
+        pass
+    x.runtime.synchronize()
+    loop.call_soon = interrupted
+    main = loop.create_task(asyncio.sleep(0.1))
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(main)
+    loop.run_until_complete(main)
+    assert sum(task.done() for task in tasks) == 2      # asyncio itself loses the one that was interrupted
+    for task in tasks:
+        task._log_destroy_pending = False
+    loop.close()
+
+
 # ---------------------------------------------------------------------------------------------- bad input
 def test_errors(four, driver):
     x = four()
@@ -410,6 +473,14 @@ def test_errors(four, driver):
     with pytest.raises(UseAfterFreeError, match="read=: "):
         asyncio.run(of_memory(block))
     driver.set_policy("min")
+    block, _ = pinned(x)
+    download(x, block, 5)
+    left = use(host, read=block)
+    left.cancel()
+    with pytest.raises(StreamMisuseError, match="cancelled"):
+        left.__aenter__().send(None)                    # at once
+    x.runtime.synchronize()
+    block.free()
     with x.alloc(x.S) as block:
         x.use(x.S, (block, WRITE))
         with pytest.raises(TypeError, match=r"read=: block .* is device memory"):

@@ -21,7 +21,7 @@ from xlogmem._core cimport block_in_slot, look_at_block, refuse_lost, wait_for_b
 from xlogmem._driver cimport Scope, launch_host_function
 from xlogmem._order cimport enter_stream, leave_stream
 from xlogmem.blocks cimport Core, DeviceBlock
-from xlogmem.streams cimport Event, Stream, core_of
+from xlogmem.streams cimport Event, Stream, StreamPool, core_of
 
 from xlogmem.errors import DriverError, StreamMisuseError
 from xlogmem.blocks import set_awaiter as set_awaiter_of_blocks
@@ -36,7 +36,7 @@ cdef extern from "<sys/eventfd.h>" nogil:
 
 cdef enum:
     LOOKS = 4                               # before an access waits in the loop's thread: its memory is always in use
-    MOST_LANES = 4                          # of a loop, in a runtime
+    MOST_LANES = 32                         # of a loop, in a runtime
 
 cdef double LOSS = 1.0                      # seconds between two looks for a lost device
 
@@ -136,45 +136,56 @@ cdef class Wakeups:
         if len(of_core) < MOST_LANES:
             lane = Lane.__new__(Lane)
             lane.core = core
-            try:
-                lane.stream = core.stream_pool.acquire(discipline="sealed")
-            except StreamMisuseError:                   # at its capacity
-                if not of_core:
-                    lane.stream = core.stream_pool.acquire()
-            if lane.stream is not None:
-                return lane
+            lane.stream = (<StreamPool>core.stream_pool).lane()
+            return lane
         return min(of_core, key=pending_in)
 
     cdef object future_behind(self, Lane lane, object loop):
         """Return a future for the work on the lane."""
         cdef Failure failure
         cdef int failed
+        future = loop.create_future()                   # first: what follows is not interrupted
         self.number += 1
         with nogil:
             failed = launch_wake(lane.stream, self.wake, self.number, &failure)
         if failed:
             lane.core.fail(&failure, "waking an event loop")
-        future = loop.create_future()
         self.futures[self.number] = (future, lane)
         if lane.pending == 0:
             self.lanes.append(lane)
         lane.pending += 1
         if not self.looks:
-            self.looks = True
             loop.call_later(LOSS, self.look_for_loss, loop)
+            self.looks = True
         return future
 
     def woken(self):
         """Complete the futures of the tickets that are listed."""
         cdef Ticket* ticket
-        cdef Ticket* first
-        cdef uint64_t count
+        cdef Ticket* following
+        cdef uint64_t count, number
         read(self.wake.file, &count, sizeof(count))     # before the list is taken: what is listed later wakes again
-        first = ticket = self.wake.listed.exchange(NULL)
+        ticket = self.wake.listed.exchange(NULL)
+        try:
+            while ticket != NULL:
+                following = ticket.next
+                number = ticket.number
+                del ticket
+                ticket = following
+                self.complete(number)
+        finally:
+            if ticket != NULL:                          # an interrupt: the others are completed in the next turn
+                self.list_again(ticket)
+
+    cdef int list_again(self, Ticket* ticket) except -1:
+        cdef Ticket* following
+        cdef uint64_t one = 1
         while ticket != NULL:
-            self.complete(ticket.number)
-            ticket = ticket.next
-        drop_tickets(first)
+            following = ticket.next
+            push(self.wake.listed, ticket)
+            ticket = following
+        write(self.wake.file, &one, sizeof(one))
+        return 0
 
     cdef int complete(self, uint64_t number) except -1:
         cdef Lane lane

@@ -29,8 +29,8 @@ cdef class StreamPool:
         The device.
     max_streams : int
         The largest number of CUDA streams in use at the same time; values below 1 count as 1.  The default stream does
-        not count, and a stream whose last handle is dropped returns to the pool.  Beyond this number streams are
-        shared, in turn: see `acquire`.
+        not count, nor do the streams that wait for coroutines, and a stream whose last handle is dropped returns to the
+        pool.  Beyond this number streams are shared, in turn: see `acquire`.
 
     Attributes
     ----------
@@ -64,27 +64,30 @@ cdef class StreamPool:
     def __reduce__(self):
         raise TypeError("a stream pool cannot be copied: it owns its streams")
 
-    cdef Stream make(self, int discipline, int priority):
+    cdef Stream make(self, int discipline, priority):
+        """Make a stream.  One that has the priority None, see `lane`, does not count as acquired."""
         cdef cy.CUstream handle = NULL
+        cdef int urgency = 0 if priority is None else priority
+        cdef bint is_counted = priority is not None
         cdef Failure failure
         cdef Scope scope
         cdef int failed
-        cdef StreamState* state
-        self.being_made += 1                    # counts as acquired: the pool does not grow beyond its capacity
+        cdef StreamState* state = NULL
+        self.being_made += is_counted           # counts as acquired: the pool does not grow beyond its capacity
         with nogil:
             failed = enter_context(self.ordering.context.handle, &scope, &failure)
             if not failed:
-                failed = stream_create(priority, &handle, &failure)
+                failed = stream_create(urgency, &handle, &failure)
                 leave_context(&scope)
             if not failed:
                 self.ordering.state.lock.lock()
                 state = register_stream_locked(&self.ordering.state, handle, <Discipline>discipline)
                 self.ordering.state.lock.unlock()
-        self.being_made -= 1
+        self.being_made -= is_counted
         if failed:
             raise_failure(&failure, "creating a stream", self.ordering.state.lost)
-        self.states.append(<size_t>state)
         self.priorities[<size_t>state] = priority
+        self.states.append(<size_t>state)
         return handle_of(self.ordering, state)
 
     cdef bint take_spare(self, StreamState* state) noexcept:
@@ -143,7 +146,7 @@ cdef class StreamPool:
         ValueError
             The discipline is unknown.
         """
-        cdef StreamState* state
+        cdef Stream idle
         cdef Failure failure
         cdef int wanted = discipline_of(discipline)
         priority = parse_number("priority", priority, INT32_MIN, INT32_MAX)
@@ -153,12 +156,9 @@ cdef class StreamPool:
             failure.kind = PROCESS_WAS_FORKED
             raise_failure(&failure)
         while True:
-            self.collect_idle()
-            spare = self.spare.get((wanted, priority))
-            while spare:
-                state = <StreamState*><size_t>spare.pop()
-                if self.take_spare(state):                          # else `find_block` made a handle; it will return
-                    return counted_handle(self.ordering, state)
+            idle = self.take(wanted, priority)
+            if idle is not None:
+                return idle
             if self.acquired + self.being_made < self.max_streams:
                 return self.make(wanted, priority)
             shared = self.share(wanted, priority)
@@ -169,6 +169,22 @@ cdef class StreamPool:
                                         f"{discipline} with priority {priority}: drop a stream, or pass a larger "
                                         "max_streams to StreamPool")
             time.sleep(0.0005)                          # another thread makes one, which may be what is wanted
+
+    cdef Stream take(self, int discipline, priority):
+        """A stream without handles that has this discipline and priority, or None."""
+        cdef StreamState* state
+        self.collect_idle()
+        spare = self.spare.get((discipline, priority))
+        while spare:
+            state = <StreamState*><size_t>spare.pop()
+            if self.take_spare(state):                  # else `find_block` made a handle; it will return
+                return counted_handle(self.ordering, state)
+        return None
+
+    cdef Stream lane(self):
+        """A stream of the runtime's own, which the program is never given: it might capture a graph there."""
+        idle = self.take(SEALED, None)
+        return idle if idle is not None else self.make(SEALED, None)
 
     cdef Stream share(self, int discipline, int priority):
         """Another handle of a stream in use, in turn; None if no stream in use has this discipline and priority."""
@@ -191,8 +207,9 @@ cdef class StreamPool:
 
     @property
     def acquired(self):
-        """The number of streams in use, without the default stream."""
-        return sum(1 for state in self.states[1:] if (<StreamState*><size_t>state).handles.load())
+        """The number of streams in use, without the default stream and those that wait for coroutines."""
+        return sum(1 for state in self.states[1:]
+                   if (<StreamState*><size_t>state).handles.load() and self.priorities[state] is not None)
 
     @property
     def default(self):
