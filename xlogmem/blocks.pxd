@@ -65,7 +65,8 @@ cdef class Core:
     cdef ResourceTable* table_of(self, object resource) except NULL
     cdef ResourceTable* bind_other(self, object given) except NULL
     cdef DeviceMemoryResource resource_with(self, ResourceTable* table)
-    cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) noexcept
+    cdef int free_dropped(self) except -1
+    cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) except -1
     cdef Resolved resolve(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED
     cdef Resolved resolve_named(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED
     cdef Resolved find_extent(self, Extent* extent, Found* found) except? UNTRACKED

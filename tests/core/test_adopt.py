@@ -77,6 +77,30 @@ def test_page_locked_memory_is_adopted(untracked):
     check(cuda.cuMemFree(managed))
 
 
+@pytest.mark.simulator
+@pytest.mark.parametrize("handle_is_dropped", [True, False])
+def test_page_locked_memory_is_adopted_again_after_it_has_gone(handle_is_dropped):
+    """No call has noticed yet that the former handle, or owner, has gone: the driver is asked about the memory anew."""
+    runtime = DeviceRuntime()
+    ptr = int(check(cuda.cuMemHostAlloc(NBYTES, 0)))
+    for _ in range(2):
+        if handle_is_dropped:
+            gone = runtime.adopt(ptr, NBYTES)
+        else:
+            gone = type("Array", (), {"__cuda_array_interface__": {
+                "version": 3, "shape": (NBYTES,), "typestr": "|u1", "data": (ptr, False), "stream": None}})()
+            with use(runtime.acquire_stream(), read=gone, untracked="adopt", runtime=runtime):
+                pass
+        del gone
+        block = runtime.adopt(ptr, NBYTES)
+        with use(host, write=block):
+            pass
+        del block
+    check(cuda.cuMemFreeHost(ptr))
+    with pytest.raises(ValueError, match="the driver knows no allocation there"):
+        runtime.adopt(ptr, NBYTES)
+
+
 def test_dropping_the_handle_releases_the_owner():
     runtime = DeviceRuntime()
     owner = Owner()

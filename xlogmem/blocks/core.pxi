@@ -319,9 +319,17 @@ cdef class Core:
             self.state.order.lock.unlock()
         return there
 
-    cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) noexcept:
+    cdef int free_dropped(self) except -1:
+        """Free blocks that were dropped: their library may have handed out the address again."""
+        if self.state.dropped.load() != NULL:
+            with nogil:
+                drain_by_itself(&self.state)
+        return 0
+
+    cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) except -1:
         """Find the live block that contains an address, or else the first that begins above it, up to `last`."""
         cdef bint there
+        self.free_dropped()
         with nogil:
             self.state.order.lock.lock()
             there = find_from_locked(&self.state, ptr, last, found)
@@ -384,9 +392,7 @@ cdef class Core:
 
     cdef Resolved find_extent(self, Extent* extent, Found* found) except? UNTRACKED:
         """Find the block in which the memory begins."""
-        if self.state.dropped.load() != NULL:           # its library may have handed out the address again
-            with nogil:
-                drain_by_itself(&self.state)
+        self.free_dropped()
         if not self.find(extent.ptr, found) or self.has_ended(found.generation):
             return UNTRACKED
         inside = extent.first >= found.ptr and extent.last - found.ptr < found.nbytes
