@@ -94,6 +94,29 @@ def test_what_is_in_host_memory_is_copied(state, array):
     state.runtime.reap_pending()
 
 
+class PinnedTensor:
+    """As PyTorch's: DLPack's device says that the memory is page-locked."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack_device__(self):
+        return (3, 0)
+
+    def __dlpack__(self, **_):
+        raise AssertionError("a copy needs no capsule")
+
+    def __array__(self, *args, **kwargs):
+        return self.array
+
+
+def test_a_page_locked_tensor_is_copied_as_an_array_is(state):
+    x = state.asarray(PinnedTensor(numpy.arange(6)[::2]))
+    assert x.tolist() == [0, 2, 4]
+    del x
+    state.runtime.reap_pending()
+
+
 def test_an_arrow_array_is_imported(state):
     source = state.from_numpy(numpy.arange(8, dtype="int32"))
     column = SimpleNamespace(__arrow_c_device_array__=source.__arrow_c_device_array__)

@@ -26,6 +26,7 @@ from xlogmem.interop.buffers import (
     DeviceSnapshot,
     DeviceStatus,
     calls_of_this_thread,
+    contiguous_copy,
     make_buffer,
     mark_lost,
 )
@@ -35,7 +36,7 @@ from xlogmem.runtime import DeviceRuntime, existing_runtime, get_runtime, set_ru
 
 __all__ = ["DeviceState", "Watch", "asarray", "empty", "from_numpy", "get_device_state"]
 
-HOST = 1                                    # a kind of device in DLPack
+HOST, PAGE_LOCKED = 1, 3                    # kinds of devices in DLPack; PyTorch names either
 POLL_INTERVAL = 0.05                        # seconds: a loss that is not reported is noticed by polling while waiting
 
 _states: weakref.WeakKeyDictionary[Core, weakref.ref[DeviceState]] = weakref.WeakKeyDictionary()
@@ -289,7 +290,7 @@ class DeviceState:
 
             array = numpy.asarray(array)
         if not array.flags.c_contiguous:
-            array = array.copy()
+            array = contiguous_copy(self.snapshot()[0], array)
         buffer = self.empty(array.shape, array.dtype, stream, resource=resource)
         buffer.copy_from(array, stream)
         return buffer
@@ -302,7 +303,7 @@ class DeviceState:
         if isinstance(array, Buffer):
             return array
         where = getattr(array, "__dlpack_device__", None)
-        if where is not None and where()[0] != HOST:
+        if where is not None and where()[0] not in (HOST, PAGE_LOCKED):
             return from_dlpack(array, stream=stream, state=self)
         if hasattr(array, "__cuda_array_interface__"):
             return from_cuda_array(array, stream=stream, state=self)

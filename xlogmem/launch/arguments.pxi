@@ -18,6 +18,7 @@ from xlogmem.blocks cimport (
     SEVERAL,
     TRACKED,
     UNTRACKED,
+    Core,
     DeviceBlock,
     Resolved,
     contents_of,
@@ -115,7 +116,7 @@ cdef int add_memory(LaunchRecorder recorder, object what, int access, object nam
     elif known == UNTRACKED:
         add_untracked(recorder, what, &extent, access, named)
     elif known == BEYOND and recorder.window.untracked == IGNORE_UNTRACKED:
-        add_tracked_in(recorder, &extent, access)
+        add_tracked_in(recorder, recorder.runtime, &extent, access)
     elif known == BEYOND:
         recorder.reject(access, f"{kind_of(named)} is not in one block: {describe_beyond(&found, &extent)}. Make "
                         "one of its size, or adopt all of it")
@@ -130,13 +131,13 @@ cdef inline int add_found(LaunchRecorder recorder, Found* found, int access) exc
     return 0
 
 
-cdef int add_tracked_in(LaunchRecorder recorder, Extent* extent, int access) except -1:
-    """Register every block that an array reaches, if the array is not in one block."""
+cdef int add_tracked_in(LaunchRecorder recorder, Core core, Extent* extent, int access) except -1:
+    """Register every block of a runtime, the recorder's or another device's, that the memory reaches."""
     cdef Found found
     cdef uint64_t ptr = extent.first
-    while recorder.runtime.find_from(ptr, extent.last, &found):
-        if not recorder.runtime.has_ended(found.generation):
-            add_found(recorder, &found, access)
+    while core.find_from(ptr, extent.last, &found):
+        if not core.has_ended(found.generation):
+            add_found(recorder if core is recorder.runtime else recorder_in(recorder, core), &found, access)
         if extent.last - found.ptr < found.nbytes:
             break
         ptr = found.ptr + found.nbytes
@@ -144,18 +145,15 @@ cdef int add_tracked_in(LaunchRecorder recorder, Extent* extent, int access) exc
 
 
 cdef int add_host_memory(LaunchRecorder recorder, const void* memory, size_t nbytes, int access) except -1:
-    """Register the blocks that page-locked or managed memory of the program is in; where it is not tracked, nothing."""
-    cdef Found found
+    """Register the blocks that page-locked or managed memory of the program reaches, in this runtime and in those of
+    other devices; where it is not tracked, nothing."""
+    cdef Core core
     cdef Extent extent
-    extent.ptr = extent.first = <uint64_t>memory
+    extent.first = <uint64_t>memory
     extent.last = extent.first + (nbytes - 1)
-    extent.sized = extent.on_host = True
-    extent.read_only = False
-    extent.device_id = -1
-    if recorder.runtime.find_from(extent.first, extent.last, &found):
-        return add_tracked_in(recorder, &extent, access)
-    recorder.window.untracked = IGNORE_UNTRACKED
-    add_elsewhere(recorder, None, &extent, access, None)
+    for core in all_runtimes():
+        if core is recorder.runtime or core.device_id != recorder.runtime.device_id:
+            add_tracked_in(recorder, core, &extent, access)
     return 0
 
 

@@ -141,7 +141,7 @@ cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, in
         if known == UNTRACKED:
             continue
         if known == BEYOND and recorder.window.untracked == IGNORE_UNTRACKED:
-            return add_tracked_in(recorder_in(recorder, core), extent, access) == 0
+            return add_tracked_in(recorder, core, extent, access) == 0
         if known == BEYOND:
             return recorder.reject(access, f"{kind_of(named)} is not in one block of device {core.device_id}: "
                                    f"{describe_beyond(&found, extent)}. Make one of its size, or adopt all of it") == 0

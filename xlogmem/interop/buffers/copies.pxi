@@ -269,6 +269,28 @@ cdef int download(Buffer buffer, void* target, Stream stream) except -1:
     return 0
 
 
+def contiguous_copy(Core core, array):
+    """A contiguous copy of an array of NumPy's.  The host reads it behind the work on it, if it is page-locked and tracked.
+    """
+    cdef LaunchRecorder recorder
+    cdef uint64_t first, last
+    interface = getattr(array, "__array_interface__", None)
+    if interface is None or array.size == 0:
+        return array.copy()
+    first = last = interface["data"][0]
+    if not is_pinned(<const void*>first):
+        return array.copy()
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            first -= <uint64_t>((length - 1) * -stride)
+        else:
+            last += <uint64_t>((length - 1) * stride)
+    recorder = LaunchRecorder(host, runtime=core)
+    add_host_memory(recorder, <const void*>first, last - first + <uint64_t>array.itemsize, READ)
+    with recorder:
+        return array.copy()
+
+
 cdef int copy_from_host(Buffer target, object source, object stream) except -1:
     cdef Py_buffer view
     acquire_host(source, target.layout, &view, 0)
