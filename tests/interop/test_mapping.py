@@ -441,6 +441,14 @@ def test_a_read_only_buffer_is_not_written(state):
         assert array.tolist() == [1, 1, 1, 1]
 
 
+def test_what_users_of_numpy_try_first_names_map(state):
+    pinned = numbers(state)
+    with pytest.raises(TypeError, match=r"use to_numpy\(\)\. Memory that the host reaches is seen with map\(\)"):
+        numpy.asarray(pinned)
+    with pytest.raises(TypeError, match=r"Memory that the host reaches is written with map\(write=True\)"):
+        pinned[:] = 1
+
+
 @pytest.mark.parametrize("wrong", [1, None, "yes"])
 def test_write_is_true_or_false(state, wrong):
     pinned = numbers(state)

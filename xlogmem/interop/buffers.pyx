@@ -324,7 +324,8 @@ cdef class Buffer(ArrayView):
         return copy_to_numpy(self, stream).tolist()
 
     def __array__(self, dtype=None, copy=None):
-        raise TypeError("a buffer is in device memory, and is not copied to the host unasked: use to_numpy()")
+        raise TypeError("a buffer is not copied to the host unasked: use to_numpy(). Memory that the host reaches is "
+                        "seen with map()")
 
     # ------------------------------------------------------------------------------------------ exports
     def __dlpack_device__(self):

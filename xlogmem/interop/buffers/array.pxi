@@ -161,8 +161,8 @@ cdef class ArrayView(BlockView):
         return new_buffer(self.device, self.block, self.layout.item(key), self.owner)
 
     def __setitem__(self, key, value):
-        raise TypeError("elements of a buffer cannot be assigned, as they are on the device: use "
-                        "buffer[...].fill(value) or buffer[...].copy_from(array)")
+        raise TypeError("elements of a buffer cannot be assigned: use buffer[...].fill(value) or "
+                        "buffer[...].copy_from(array). Memory that the host reaches is written with map(write=True)")
 
     def view(self, dtype=None, shape=None):
         """The same bytes as another dtype or shape; the buffer has to be contiguous.
