@@ -80,7 +80,7 @@ def test_page_locked_memory_is_adopted(untracked):
 @pytest.mark.simulator
 @pytest.mark.parametrize("handle_is_dropped", [True, False])
 def test_page_locked_memory_is_adopted_again_after_it_has_gone(handle_is_dropped):
-    """No call has noticed yet that the former handle, or owner, has gone: the driver is asked about the memory anew."""
+    """No call has noticed yet that the former handle, or owner, has gone: the driver is queried anew."""
     runtime = DeviceRuntime()
     ptr = int(check(cuda.cuMemHostAlloc(NBYTES, 0)))
     for _ in range(2):
