@@ -422,7 +422,8 @@ def test_a_process_that_ends_inside():
 # ---------------------------------------------------------------------------------------------- refusals
 def test_device_memory_is_refused_as_by_use(p):
     with (nothing_happens(p.x.driver, p.runtime),
-          pytest.raises(TypeError, match=r"read=: block .* is device memory, which the host cannot read or write")):
+          pytest.raises(TypeError, match=r"read=: block .* is device memory, which the host cannot read or write .*"
+                                         r"resource=PinnedMemoryResource\(\)")):
         p.device.map().__enter__()
     with use(p.x.S, write=p.device):                    # nothing is open
         pass

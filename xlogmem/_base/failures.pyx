@@ -48,7 +48,7 @@ cdef dict ADVICE = {
     BLOCK_IS_CONTESTED: ". Leave that one first, or pass on_conflict='wait'",
     WAIT_IS_CIRCULAR: ", so that this one would wait for ever. Leave that one first",
     BLOCK_IS_ON_DEVICE: ". Copy it (Buffer.to_numpy), or use page-locked or managed memory: adopt() it, or allocate it "
-                        "from a resource that declares is_host_accessible",
+                        "with resource=PinnedMemoryResource(), or from a resource that declares is_host_accessible",
     DEVICE_IS_LOST: ": the process has to start again",
     PROCESS_WAS_FORKED: START_WORKERS,
 }

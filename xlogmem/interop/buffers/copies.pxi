@@ -270,7 +270,7 @@ cdef int download(Buffer buffer, void* target, Stream stream) except -1:
 
 
 def contiguous_copy(Core core, array):
-    """A contiguous copy of an array of NumPy's.  The host reads it behind the work on it, if it is page-locked and tracked.
+    """A contiguous copy of an array of NumPy's.  The host reads page-locked memory that is tracked behind the work on it.
     """
     cdef LaunchRecorder recorder
     cdef uint64_t first, last
