@@ -270,8 +270,7 @@ cdef int download(Buffer buffer, void* target, Stream stream) except -1:
 
 
 def contiguous_copy(Core core, array):
-    """A contiguous copy of an array of NumPy's.  The host reads page-locked memory that is tracked behind the work on it.
-    """
+    """A contiguous copy of an array of NumPy's.  The host reads tracked memory behind the work on it."""
     cdef LaunchRecorder recorder
     cdef uint64_t first, last
     interface = getattr(array, "__array_interface__", None)
