@@ -101,21 +101,6 @@ def test_page_locked_memory_is_adopted_again_after_it_has_gone(handle_is_dropped
         runtime.adopt(ptr, NBYTES)
 
 
-@pytest.mark.simulator
-def test_page_locked_memory_is_adopted_while_another_handle_of_it_goes(driver):
-    """As in another thread, between the look at what is tracked and the adoption."""
-    runtime = DeviceRuntime()
-    ptr = int(check(cuda.cuMemHostAlloc(NBYTES, 0)))
-    handles = [runtime.adopt(ptr, NBYTES)]
-    driver.on_call("cuPointerGetAttributes", handles.clear)
-    block = runtime.adopt(ptr, NBYTES)
-    assert handles == []
-    with use(host, write=block):
-        pass
-    block.free()
-    check(cuda.cuMemFreeHost(ptr))
-
-
 def test_dropping_the_handle_releases_the_owner():
     runtime = DeviceRuntime()
     owner = Owner()

@@ -339,7 +339,7 @@ def test_a_refusal_of_device_memory_names_what_the_host_reaches(four):
 
     x = four()
     block = x.runtime.allocate(NBYTES, x.S, resource=OfHost())
-    with pytest.raises(TypeError, match=r"allocate it from a resource that declares is_host_accessible$"):
+    with pytest.raises(TypeError, match=r"or from a resource that declares is_host_accessible$"):
         use(host, write=block).preflight()
     declared = x.runtime.allocate(NBYTES, x.S, resource=type("Declared", (OfHost,), {"is_host_accessible": True})())
     with use(host, write=declared):

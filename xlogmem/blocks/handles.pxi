@@ -254,8 +254,9 @@ cdef class DeviceBlock:
         Notes
         -----
         The work is looked at first.  If it is not complete, a stream of the runtime's pool waits for it and wakes the
-        loop: no thread waits, and no stream of the program is delayed.  `asyncio.wait_for` and a cancelled task give up
-        the waiting, not the work.
+        loop: no thread waits, and no stream of the program is delayed.  Where the loop has more than 32 coroutines that
+        wait, one may come as late as another.  The thread of the loop waits itself for work on another thread's default
+        stream.  `asyncio.wait_for` and a cancelled task give up the waiting, not the work.
         """
         return awaiter(self)
 
