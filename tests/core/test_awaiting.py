@@ -468,7 +468,7 @@ def test_errors(four, driver):
         asyncio.run(of(block))
 
     async def of_memory(what: Any) -> None:
-        async with use(host, read=what):
+        async with use(host, read=what, runtime=x.runtime):
             pass
 
     with pytest.raises(UseAfterFreeError, match="read=: "):
