@@ -393,7 +393,7 @@ def test_the_host_is_no_stream(staging):
     with pytest.raises(TypeError, match=r"prepare_block_use: xlogmem\.host is not a stream"):
         p.runtime.prepare_block_use(p.block, host, Access.READ)
     with pytest.raises(StreamMisuseError, match="no memory is named"):
-        use(host).preflight()
+        use(host, runtime=p.runtime).preflight()
 
 
 def test_an_access_that_was_not_entered_is_not_left(staging):
