@@ -32,7 +32,7 @@ def test_every_first_call_may_fail():
 
 
 @pytest.mark.skipif(_driver.BUILD != "debug", reason="a debug build has defects")
-@pytest.mark.parametrize("defect", ["clock-before-wait", "failed-window-stays-open", "failed-free-forgotten",
+@pytest.mark.parametrize("defect", ["clock-before-wait", "at-once-stays-open", "failed-free-forgotten",
                                     "free-failure-ignored", "failed-record-filed"])
 def test_the_sweep_finds_what_is_wrong(defect):
     done = sweep("out of memory", "--program", "blocks", "--program", "recorders", "--program", "dlpack_exports",
