@@ -129,19 +129,20 @@ def download(x: FourStreams, block: Any, value: int, declared: bool = True) -> N
     source.free()
 
 
+async def first_byte(block: Any, array: ctypes.Array) -> int:
+    async with use(host, read=block) as recorder:
+        assert recorder.preflighted
+        return array[0]
+
+
 @pytest.mark.parametrize("declared", [True, False])
 def test_an_access_of_a_coroutine_comes_after_the_work(four, device, declared):
     x = four()
     block, array = pinned(x)
     download(x, block, 5, declared)
 
-    async def read() -> int:
-        async with use(host, read=block) as recorder:
-            assert recorder.preflighted
-            return array[0]
-
     before = x.runtime.counters()["host_waits"]
-    assert (device.run(read()) == 5) is declared
+    assert (device.run(first_byte(block, array)) == 5) is declared
     if declared:
         assert x.runtime.counters()["host_waits"] == before
     x.runtime.synchronize()
@@ -154,12 +155,8 @@ def test_an_access_looks_again_when_it_is_woken(four, device):
     block, array = pinned(x)
     download(x, block, 4)
 
-    async def read() -> int:
-        async with use(host, read=block):
-            return array[0]
-
     async def main() -> int:
-        task = asyncio.ensure_future(read())
+        task = asyncio.ensure_future(first_byte(block, array))
         await asyncio.sleep(0)                          # it waits for the first download
         download(x, block, 5)
         return await task
@@ -176,12 +173,8 @@ def test_memory_that_is_always_in_use_is_waited_for_in_the_end(four, device):
     block, array = pinned(x)
     download(x, block, 1)
 
-    async def read() -> int:
-        async with use(host, read=block):
-            return array[0]
-
     async def main() -> int:
-        task = asyncio.ensure_future(read())
+        task = asyncio.ensure_future(first_byte(block, array))
         suspended = 0
         while not task.done():
             if device.driver.calls("cuLaunchHostFunc") > suspended:
