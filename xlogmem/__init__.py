@@ -35,10 +35,10 @@ from xlogmem.errors import (
     XlogmemError,
 )
 from xlogmem.interop.buffers import Buffer
-from xlogmem.interop.devices import DeviceState, Watch, asarray, empty, from_numpy, get_device_state
+from xlogmem.interop.devices import DeviceState, Watch, asarray, empty, from_numpy, get_device_state, upload
 from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack
 from xlogmem.interop.tokens import BufferToken
-from xlogmem.launch import Host, LaunchRecorder, host, use
+from xlogmem.launch import LaunchRecorder, use
 from xlogmem.resources import (
     AllocationRecord,
     AsyncMemoryResource,
@@ -56,7 +56,7 @@ from xlogmem.resources import (
     TrackingResourceAdaptor,
 )
 from xlogmem.runtime import MAX_DEVICES, DeviceRuntime, get_runtime, snapshot
-from xlogmem.streams import Event, Stream, StreamPool, current_stream
+from xlogmem.streams import Event, Host, Stream, StreamPool, current_stream, host
 
 if TYPE_CHECKING:
     from xlogmem._devices import (
@@ -157,6 +157,7 @@ __all__ = [
     "register_resolver",
     "scope",
     "snapshot",
+    "upload",
     "use",
     "why",
 ]

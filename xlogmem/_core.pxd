@@ -61,7 +61,7 @@ cdef cppclass Block:
     uint8_t named               # a free has named the stream it is to be on
     StreamState* home           # freed here; NULL: the host waits
     few[Entry] frontier         # at most one entry for each kind and stream
-    StreamState* stream         # allocated here: identity, for ever; NULL: adopted without a stream
+    StreamState* stream         # allocated here: identity, for ever; NULL: for the host, or adopted without a stream
     StreamState* window_stream  # the stream of all windows, NULL: of several
     uint64_t operation          # scratch of prepare: seen by this operation, as its use number `use`
     size_t use
@@ -335,6 +335,8 @@ cdef cppclass CoreState:
 # Operations.  Without the GIL; they take the lock themselves and make driver calls.
 cdef int allocate(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
                   Failure* failure) except -1 nogil
+cdef int allocate_for_host(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
+                           Failure* failure) except -1 nogil
 cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) except -1 nogil
 cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil
 cdef int file_unprepared_unlocks(OrderState* order, Block* block, StreamState* stream, uint32_t access) except -1 nogil
@@ -345,6 +347,7 @@ cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, St
 cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
 cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle, size_t nbytes,
                              Block** result) noexcept nogil
+cdef bint free_plainly_at(CoreState* core, uint64_t ptr) noexcept nogil
 cdef bint free_by_handle(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
 cdef bint allocate_group_by_handle(CoreState* core, StreamCache* cache, size_t handle, Label* tag, Piece* pieces,
                                    size_t count) noexcept nogil
@@ -394,6 +397,8 @@ cdef int prepare_on_host_at_once(CoreState* core, Window* window, Failure* failu
 cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil
 cdef int allocate_at_once(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
                           Failure* failure) except -1
+cdef int allocate_for_host_at_once(CoreState* core, ResourceTable* resource, Allocation* wanted,
+                                   Block** result) except -1 nogil
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1
 cdef int allocate_many_at_once(CoreState* core, Allocation* wanted, Piece* pieces, size_t count,
                                Failure* failure) except -1

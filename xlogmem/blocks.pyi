@@ -142,7 +142,7 @@ class BlockId:
     @property
     def generation(self) -> int: ...
     @property
-    def alloc_stream(self) -> Stream | None: ...  # None: adopted without a stream
+    def alloc_stream(self) -> Stream | None: ...  # None: for the host, or adopted without a stream
     @property
     def device_id(self) -> int: ...
     def __copy__(self) -> Self: ...
@@ -156,7 +156,7 @@ class DeviceBlock:
     @property
     def core(self) -> Core: ...  # None: it has no bytes
     @property
-    def stream(self) -> Stream | None: ...  # None: adopted without a stream
+    def stream(self) -> Stream | None: ...  # None: for the host, or adopted without a stream
     @property
     def tag(self) -> str | None: ...
     @property

@@ -5,9 +5,10 @@ from typing import Any, Never, Self, TypeAlias, final
 from typing_extensions import disjoint_base
 
 from xlogmem.blocks import Core
-from xlogmem.streams import Stream, _StreamLike
+from xlogmem.streams import Host, Stream, _StreamLike
+from xlogmem.streams import host as host
 
-__all__ = ["Host", "LaunchRecorder", "host", "use"]
+__all__ = ["LaunchRecorder", "use"]
 
 explanations: list[Callable[[Core], str | None]]
 
@@ -17,12 +18,6 @@ _What: TypeAlias = object
 
 @disjoint_base
 class Together: ...
-
-@final
-class Host:
-    def __init__(self, _: Never, /) -> None: ...  # cannot be called
-
-host: Host
 
 @final
 class LaunchRecorder:

@@ -11,7 +11,7 @@ called once on entry and once on exit, both times with the GIL where nothing has
 from cpython.ref cimport PyObject
 
 
-__all__ = ["Host", "LaunchRecorder", "host", "use"]
+__all__ = ["LaunchRecorder", "use"]
 
 cdef enum:
     READ_ACCESS = 1                         # CU_MEM_ACCESS_FLAGS_PROT_READ

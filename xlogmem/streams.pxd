@@ -17,6 +17,10 @@ cdef class Event:
     cdef int refuse_unmade(self) except -1
 
 
+cdef class Host:
+    pass
+
+
 cdef class StreamPool:
     cdef readonly Ordering ordering
     cdef readonly int max_streams

@@ -6,7 +6,7 @@ from typing_extensions import disjoint_base
 
 from xlogmem._order import Ordering
 
-__all__ = ["Event", "Stream", "StreamPool", "current_stream"]
+__all__ = ["Event", "Host", "Stream", "StreamPool", "current_stream", "host"]
 
 DISCIPLINES: dict[str, int]
 
@@ -21,6 +21,12 @@ class _CudaStream(Protocol):
 # only look like one at run time: PyTorch (`cuda_stream`), older CuPy (`ptr`), older Numba (`handle`), older RMM
 # (`value()`) and cuda.bindings (`int()`).  So a type checker refuses nothing here; the alias says what is meant.
 _StreamLike: TypeAlias = Stream | SupportsIndex | _CudaStream | Any
+
+@final
+class Host:
+    def __init__(self, _: Never, /) -> None: ...  # cannot be called
+
+host: Host
 
 @final
 class Stream:

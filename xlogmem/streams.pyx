@@ -15,7 +15,7 @@ from xlogmem._base.cpp cimport push
 from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, OrderState
 
 
-__all__ = ["Event", "Stream", "StreamPool", "current_stream"]
+__all__ = ["Event", "Host", "Stream", "StreamPool", "current_stream", "host"]
 
 DISCIPLINES = {"ordinary": ORDINARY, "opaque": OPAQUE, "sealed": SEALED}
 
@@ -266,4 +266,5 @@ cdef object core_of(Stream stream):
 include "streams/pool.pxi"      # a runtime's own streams
 include "streams/events.pxi"    # waits for streams and events
 include "streams/current.pxi"   # `with stream:`, the current stream
+include "streams/host.pxi"      # what stands for the host in place of a stream
 include "streams/accepted.pxi"  # stream objects of other libraries, and their handles

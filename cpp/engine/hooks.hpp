@@ -24,6 +24,7 @@ enum xlogmem_check_piece {
     XLOGMEM_CHECK_PIECE = 1,  // one of several pieces of one
     XLOGMEM_CHECK_CACHED_PIECE = 2,  // … of a caching pool
     XLOGMEM_CHECK_SOME_PIECE = 3,  // … and it is not known for which stream
+    XLOGMEM_CHECK_FOR_HOST = 4,  // besides one of the first two: of no stream, because the host has seen it idle
 };
 
 // Whose the queries of events and streams are, and what the host learns from one that succeeds. A library's pool of host

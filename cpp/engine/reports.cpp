@@ -3,13 +3,15 @@
 
 namespace check {
 
-void Reported::allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_piece pooled) const {
+void Reported::allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_piece kind) const {
+    Stream* home = kind & XLOGMEM_CHECK_FOR_HOST ? nullptr : stream;
+    auto pooled = xlogmem_check_piece(kind & ~XLOGMEM_CHECK_FOR_HOST);
     Operation what{Engine::kAllocate, site};
     if (pooled == XLOGMEM_CHECK_CACHED_PIECE) return engine.allocate_piece(stream, what, address, bytes, Pool::Caching);
     if (pooled == XLOGMEM_CHECK_SOME_PIECE) return engine.adopt_piece(address, bytes);
     u32 name = engine.name(tag ? tag : "");
     if (pooled == XLOGMEM_CHECK_WHOLE && engine.track(address, bytes, name)) return;  // the driver's own allocation
-    engine.allocate_piece(stream, what, address, bytes);
+    engine.allocate_piece(home, what, address, bytes);
     engine.track(address, bytes, name);
 }
 

@@ -19,7 +19,7 @@ struct Reported {
     Stream* stream;  // nullptr: it is gone
     u32 site;
 
-    void allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_piece pooled) const;
+    void allocated(u64 address, u64 bytes, const char* tag, xlogmem_check_piece kind) const;
     void freed(u64 address, xlogmem_check_end end, bool guarded) const;
     void cached(const CachedPiece& piece) const;
     void opened(u64 window, const xlogmem_check_range* ranges, std::size_t count) const;

@@ -74,7 +74,7 @@ cdef class BlockId:
     generation : int
         A number that no other block of this process has.
     alloc_stream : Stream or None
-        The stream of the allocation; None for memory adopted without a stream.
+        The stream of the allocation; None for memory for the host, and memory adopted without a stream.
     device_id : int
         The device.
     """
@@ -122,7 +122,7 @@ cdef class DeviceBlock:
     generation : int
         Identity: no other block of this process has this number.
     stream : Stream or None
-        The stream of the allocation; None for memory adopted without a stream.
+        The stream of the allocation; None for memory for the host, and memory adopted without a stream.
     tag : str or None
         The label given to the allocation.
     core : Core or None

@@ -27,6 +27,8 @@ from xlogmem._core cimport (
     adopt,
     allocate,
     allocate_at_once,
+    allocate_for_host,
+    allocate_for_host_at_once,
     block_at,
     defer_free,
     find_site_for_check,
@@ -38,7 +40,8 @@ from xlogmem._core cimport (
 from xlogmem._driver cimport BEYOND_MEMORY, DEVICE_MEMORY, NO_MEMORY, MemoryKind, kind_of_memory
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._order cimport StreamState
-from xlogmem.resources.base cimport Allocation, ResourceTable, start_call_on
+from xlogmem.resources.base cimport Allocation, ResourceTable, start_call, start_call_on
+from xlogmem.streams cimport Host
 
 
 cdef DeviceBlock new_handle(Core core, Stream stream, str tag):
@@ -127,6 +130,8 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     cdef int done
     if unlikely(resource is not None):
         source = core.table_of(resource)
+    if unlikely(type(stream) is Host):
+        return allocate_block_for_host(core, size, tag, source, resource)
     if unlikely(size == 0):
         return new_empty(core, stream, tag)
     collect_exports()
@@ -139,10 +144,39 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     if done == NOT_AT_ONCE:
         with nogil:
             done = REFUSED if allocate(&core.state, source, &wanted, &block, &failure) else DONE
+    return end_allocation(core, handle, block, &wanted, &failure, done, resource)
+
+
+cdef DeviceBlock allocate_block_for_host(Core core, size_t nbytes, str tag, ResourceTable* source, object resource):
+    """Do as `allocate_block`, for the host: the memory belongs to no stream."""
+    cdef Allocation wanted
+    cdef Failure failure
+    cdef DeviceBlock handle
+    cdef Block* block = NULL
+    cdef int done
+    if not source.host_accessible:
+        refuse_for_host(core.resource if resource is None else resource, resource is None)
+    if nbytes == 0:
+        return new_empty(core, None, tag)
+    collect_exports()
+    handle = new_handle(core, None, tag)
+    start_call(&wanted, nbytes, core.state.order.streams[0].handle)
+    if tag is not None or source.stack_depth or open_scopes != 0:
+        label_in_scope(core, handle, &wanted, source.stack_depth)
+    done = allocate_for_host_at_once(&core.state, source, &wanted, &block)
+    if done == NOT_AT_ONCE:
+        with nogil:
+            done = REFUSED if allocate_for_host(&core.state, source, &wanted, &block, &failure) else DONE
+    return end_allocation(core, handle, block, &wanted, &failure, done, resource)
+
+
+cdef inline DeviceBlock end_allocation(Core core, DeviceBlock handle, Block* block, Allocation* wanted,
+                                       Failure* failure, int done, object resource):
+    """Give a handle the block that was allocated, or raise what prevented it."""
     release(wanted.tag)
     release(wanted.stack)
     if done == REFUSED:
-        fail_allocation(core, &failure, nbytes, ordered, resource)
+        fail_allocation(core, failure, wanted.nbytes, handle.stream, resource)
     core.drop_owners()
     fill_handle(handle, block, wanted.ptr, wanted.nbytes, wanted.generation, True)
     if unlikely(<bint>core.state.has_evicted):
@@ -150,12 +184,20 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     return handle
 
 
+cdef int refuse_for_host(object resource, bint is_own) except -1:
+    """Raise for memory that the host is to use and cannot reach."""
+    named = "resource: " if not is_own else "xlogmem.host: no resource is named, and "
+    raise ValueError(f"{named}{resource!r} has memory of the device alone, which the host cannot use. Give a resource "
+                     "such as PoolMemoryResource(PinnedMemoryResource()), or allocate on a stream")
+
+
 cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream, object resource) except -1:
     """Raise the failure that an allocation reported; `resource` is the one that it named."""
     cdef bint is_foreign = failure.kind == PYTHON_RAISED
+    where = f"on {stream!r}" if stream is not None else "for the host"
     source = f" from {resource!r}" if resource is not None else ""
     try:
-        core.fail(failure, f"allocating {bytes_in_words(bytes_wanted(nbytes))} on {stream!r}{source}")
+        core.fail(failure, f"allocating {bytes_in_words(bytes_wanted(nbytes))} {where}{source}")
     except MemoryError as error:
         explain_shortage(core, error, is_foreign, core.resource if resource is None else resource)
         raise

@@ -50,9 +50,10 @@ cdef class Runtime(Core):
         nbytes : int, or str
             Bytes wanted: a whole number, or a text such as ``"1GiB"``.  0 is a block of no bytes, for which neither the
             resource nor the driver is called.
-        stream : stream, optional
+        stream : stream, or xlogmem.host, optional
             The memory may be used on this stream at once, and on others through `use`; the default is the pool's
-            default stream.  Foreign streams are registered on first use; see `register_stream`.
+            default stream.  Foreign streams are registered on first use; see `register_stream`.  `xlogmem.host`: the
+            host may use the memory at once, and it belongs to no stream.
         tag : str, optional
             A label for messages, logs and snapshots; the default is that of the `scope`, if one is open.
         resource : DeviceMemoryResource, optional
@@ -68,7 +69,7 @@ cdef class Runtime(Core):
         ------
         ValueError, TypeError, OverflowError
             `nbytes` is negative, not a whole number, or not a size; or it does not fit in 64 bits; or `resource` is no
-            resource.
+            resource, or has memory that the host cannot reach, for `xlogmem.host`.
         DriverError
             The driver refused.
         OutOfDeviceMemoryError
@@ -89,6 +90,19 @@ cdef class Runtime(Core):
         Notes
         -----
         Thread-safe; the GIL is released where the driver may have to wait.  The memory is not initialised.
+
+        A pool has memory for the host that the host knows to be idle; else it queries its oldest; else it takes new
+        memory, up to twice the bytes that were in use at most, or 64 MiB; else the host waits for the oldest.
+
+        Examples
+        --------
+        >>> pinned = xlogmem.PoolMemoryResource(xlogmem.PinnedMemoryResource())
+        >>> staging = runtime.allocate(4096, xlogmem.host, resource=pinned)     # doctest: +SKIP
+        >>> with xlogmem.use(xlogmem.host, write=staging):                      # doctest: +SKIP
+        ...     ctypes.memset(staging.ptr, 1, staging.nbytes)
+        >>> with xlogmem.use(stream, read=staging, write=x):                    # doctest: +SKIP
+        ...     copy_to_device_async(x, staging, stream)
+        >>> staging.free()                              # doctest: +SKIP
         """
         return allocate_block(self, nbytes, stream, tag, resource)
 

@@ -134,7 +134,7 @@ cdef str described(Core core, uint64_t generation, str name):
 
 cdef str words_of(size_t nbytes, object tag, object stream):
     return bytes_in_words(nbytes) + (f", tag {shown(tag)}" if tag is not None else "") + (
-        f", allocated on stream {stream}" if stream is not None else ", adopted without a stream")
+        f", allocated on stream {stream}" if stream is not None else ", of no stream")
 
 
 cdef object stale_handle(DeviceBlock block):

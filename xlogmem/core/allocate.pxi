@@ -1,7 +1,7 @@
 # How blocks begin: memory from the resource, or adopted foreign memory.
 #
 # The allocation entry is a position taken after the resource's call and after the waits for the memory, so anything
-# that covers it covers the allocation.
+# that covers it covers the allocation.  Memory for the host has no entry: it is idle, and belongs to no stream.
 
 from libc.stdio cimport snprintf
 
@@ -23,9 +23,9 @@ from xlogmem._base.failures cimport (
 from xlogmem._base.index cimport NO_STREAM, Tracked, erase, floor_of, insert, next_above
 from xlogmem._base.labels cimport held
 from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context
-from xlogmem._order cimport ALLOCATED, advance, forbid_context_sync
+from xlogmem._order cimport ALLOCATED, advance, forbid_context_sync, host_wait_or_sync_unlocks
 from xlogmem.observe._history cimport BLOCK_ADOPTED, BLOCK_ALLOCATED, BLOCK_EVICTED
-from xlogmem.resources.base cimport start_call
+from xlogmem.resources.base cimport HOST_SYNCHRONOUS, settle, start_call
 
 
 cdef inline Block* new_block_locked(CoreState* core, ResourceTable* resource, Allocation* given) noexcept nogil:
@@ -120,10 +120,23 @@ cdef int allocate(CoreState* core, ResourceTable* resource, Allocation* wanted, 
     return mark_lost_if_sticky(core, failed, failure)
 
 
+cdef int allocate_for_host(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
+                           Failure* failure) except -1 nogil:
+    """Get memory from a resource that the host may use at once, and track it.  `wanted` names no stream."""
+    cdef Scope scope
+    cdef int failed
+    if refuse_forked(failure) or refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
+        return 1
+    drain(core)
+    failed = allocate_in_call(core, resource, wanted, KEEP_STREAM_BUSY, result, failure)
+    leave_context(&scope)
+    return failed
+
+
 cdef int allocate_in_call(CoreState* core, ResourceTable* resource, Allocation* wanted, AfterCall after, Block** result,
                           Failure* failure) except -1 nogil:
-    """Allocate on a stream that is busy, alive and not capturing.  The context is current, unless the resource finds
-    its device itself."""
+    """Allocate on a stream that is busy, alive and not capturing, or for the host.  The context is current, unless the
+    resource finds its device itself."""
     cdef OrderState* order = core.order
     cdef int failed
     wanted.generation = new_generation()                # spent, if this fails
@@ -155,7 +168,7 @@ cdef inline Block* track_locked(CoreState* core, ResourceTable* resource, Alloca
     core.counters.allocations += 1
     if unlikely(core.watched & BY_HISTORY):
         note_block(core, BLOCK_ALLOCATED, block, block.stream)
-    if resource.frontiers != NULL and resource.frontiers.grain and resource == core.resource:
+    if resource.frontiers != NULL and resource.frontiers.grain and resource == core.resource and made.stream != NULL:
         want_size_locked(core, made.stream, made.nbytes)
     return block
 
@@ -181,14 +194,45 @@ cdef void end_call(OrderState* order, StreamState* stream) noexcept nogil:
 
 cdef inline int get_bytes_locks(CoreState* core, ResourceTable* resource, Allocation* wanted,
                                 Failure* failure) except -1 nogil:
-    """Get memory that may be used on the stream from now on.  Returns with the lock held, on failure too."""
+    """Get memory that may be used on the stream, or by the host, from now on.  Returns with the lock held, on failure
+    too."""
     cdef int failed
     if resource.frontiers != NULL:
         core.order.lock.lock()
         return resource.frontiers.allocate(resource.self, wanted, failure)
+    if unlikely(wanted.stream == NULL):
+        return get_bytes_for_host_locks(core, resource, wanted, failure)
     failed = resource.allocate(resource.self, wanted, failure)
     prefetch_hot_lines(core, wanted.stream)
     core.order.lock.lock()
+    return failed
+
+
+cdef int get_bytes_for_host_locks(CoreState* core, ResourceTable* resource, Allocation* wanted,
+                                  Failure* failure) except -1 nogil:
+    """Get memory of a resource that keeps no frontiers.  Where it is ordered on a stream, that is the default stream, and
+    the host waits.  Returns with the lock held, on failure too."""
+    cdef OrderState* order = core.order
+    cdef StreamState* lead = order.streams[0]
+    cdef bint ordered = resource.order != HOST_SYNCHRONOUS
+    cdef Failure ignored
+    cdef int failed
+    if ordered:
+        wanted.stream = lead
+    failed = resource.allocate(resource.self, wanted, failure)
+    order.lock.lock()
+    if not failed and ordered:
+        order.in_flight += 1
+        failed = host_wait_or_sync_unlocks(order, lead, advance(lead), failure)
+        order.in_flight -= 1
+        if failed:                                      # the stream is capturing, or the device is lost
+            order.lock.unlock()
+            if resource.deallocate(resource.self, wanted, &ignored):
+                drop_exception(&ignored)
+            else:
+                settle(resource, wanted.nbytes)
+            order.lock.lock()
+    wanted.stream = NULL
     return failed
 
 
@@ -286,7 +330,7 @@ cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
     erase(&core.index, block.ptr)
     settle_block(block)
     if block.resource.evicted != NULL and not block.adopted:
-        fill_freed(block, block.stream, &lost)
+        fill_freed(core, block, block.stream, &lost)
         block.resource.evicted(block.resource.self, &lost)
     unaccount_locked(core, block)
     block.state = FREED                                 # the slot is not used again: a window may still point to it

@@ -186,6 +186,22 @@ cdef int allocate_at_once(CoreState* core, ResourceTable* resource, Allocation* 
     return done
 
 
+cdef int allocate_for_host_at_once(CoreState* core, ResourceTable* resource, Allocation* wanted,
+                                   Block** result) except -1 nogil:
+    """Allocate for the host where the resource has memory at hand that the host knows to be idle."""
+    cdef FrontierTable* frontiers = resource.frontiers
+    cdef int done = NOT_AT_ONCE
+    if (frontiers == NULL or frontiers.allocate_at_once == NULL or is_work_left(core)
+            or not core.order.lock.try_lock()):
+        return NOT_AT_ONCE
+    wanted.generation = new_generation()
+    if frontiers.allocate_at_once(resource.self, wanted):
+        result[0] = track_locked(core, resource, wanted)
+        done = DONE
+    core.order.lock.unlock()
+    return done
+
+
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1:
     """Free into a resource that keeps frontiers, which makes no driver call at all."""
     cdef bint freed

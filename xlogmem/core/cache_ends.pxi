@@ -98,7 +98,7 @@ cdef void return_to_pool_locked(CoreState* core, Block* block) noexcept nogil:
         frontier.back().source = block.stream
         frontier.back().position = next_position(block.stream, block.position)
         frontier.back().kind = ALLOCATED
-        fill_freed(block, block.stream, &freed)
+        fill_freed(core, block, block.stream, &freed)
         core.resource.frontiers.deallocate(core.resource.self, &freed, frontier)
         set_home(block, NULL)
         block.stream.blocks -= 1

@@ -298,6 +298,8 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     if resource.frontiers != NULL and not block.adopted:
         free_into_pool_locked(core, block, resolve_home(block))
         return 0
+    if unlikely(block.home == NULL) and not block.adopted and resource.order == STREAM_ORDERED:
+        set_home(block, order.streams[0])               # memory for the host: nobody waits for its free
     block.state = FREEING
     erase(&core.index, block.ptr)
     order.in_flight += 1
@@ -317,7 +319,7 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
     if unlikely(core.watched & BY_HISTORY) and not failed:
         note_block(core, BLOCK_RELEASED if block.adopted else BLOCK_FREED, block, home)
     if not failed and not block.adopted:
-        fill_freed(block, home, &freed)
+        fill_freed(core, block, home, &freed)
         order.lock.unlock()
         failed = resource.deallocate(resource.self, &freed, failure)
         prefetch_hot_lines(core, home)
@@ -348,9 +350,10 @@ cdef void restore_locked(CoreState* core, Block* block, uint8_t state) noexcept 
         note_block(core, FREE_FAILED, block, block.home)
 
 
-cdef inline void fill_freed(Block* block, StreamState* home, Allocation* freed) noexcept nogil:
-    """Fill in the call that returns a block to its resource."""
-    start_call_on(freed, block.nbytes, home)
+cdef inline void fill_freed(CoreState* core, Block* block, StreamState* home, Allocation* freed) noexcept nogil:
+    """Fill in the call that returns a block to its resource.  Memory for the host has no home: then the resource gets
+    the default stream."""
+    start_call_on(freed, block.nbytes, home if home != NULL else core.order.streams[0])
     freed.ptr = block.ptr
     freed.resource_block = block.resource_block
     freed.generation = block.generation
@@ -424,6 +427,15 @@ cdef inline bint free_plainly_locked(CoreState* core, Block* block, StreamState*
     return True
 
 
+cdef bint free_plainly_at(CoreState* core, uint64_t ptr) noexcept nogil:
+    """Do so with the block that is allocated at `ptr`, at home."""
+    cdef bint freed
+    core.order.lock.lock()
+    freed = free_plainly_locked(core, live_block_at_locked(core, ptr), NULL)
+    core.order.lock.unlock()
+    return freed
+
+
 cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home) noexcept nogil:
     """Free into a resource that keeps frontiers: all of the above in one acquisition of the lock, without a driver
     call.  It cannot fail.
@@ -431,7 +443,7 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
     "Freed on S" means after everything on S, recorded or not, so the free is a position of the home; entries that this
     stream is ordered after already are left out.  A sealed home promises that all its work is recorded: the entries are
     enough, and streams that are ordered after the entries stay so.  A consumer to which the block was exported there
-    has promised nothing.
+    has promised nothing.  Memory for the host has no home, and takes no position.
     """
     check(core.order.lock.held(), "the lock is held")
     cdef OrderState* order = core.order
@@ -442,7 +454,7 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
     cdef size_t i
     if unlikely(core.watched & BY_HISTORY):
         note_block(core, BLOCK_FREED, block, home)
-    if cache_freed_locked(core, block, home):
+    if home != NULL and cache_freed_locked(core, block, home):
         return
     frontier.clear()
     order.operations += 1
@@ -451,7 +463,9 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
     query.dependencies = frontier
     query.snapshot = NULL
     collect_dependencies_locked(order, block, READ_WRITE, &query)       # raises what may have unrecorded work behind it
-    if home.discipline == SEALED and not is_exported(block, home):
+    if home == NULL:
+        pass                                            # the host's own accesses are over
+    elif home.discipline == SEALED and not is_exported(block, home):
         frontier.clear()
         for i in range(block.frontier.size()):
             entry.source = order.streams[block.frontier[i].stream]
@@ -464,7 +478,7 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
         entry.kind = ALLOCATED
         frontier.push_back(entry)
     erase(&core.index, block.ptr)
-    fill_freed(block, home, &freed)
+    fill_freed(core, block, home, &freed)
     block.resource.frontiers.deallocate(block.resource.self, &freed, frontier)
     core.counters.frees += 1
     settle_block(block)

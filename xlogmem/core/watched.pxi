@@ -20,6 +20,10 @@ cdef extern from "engine/hooks.hpp" nogil:
         XLOGMEM_CHECK_ORDERED
         XLOGMEM_CHECK_BY_HOST
         XLOGMEM_CHECK_LATER
+    ctypedef enum xlogmem_check_piece:
+        XLOGMEM_CHECK_WHOLE
+        XLOGMEM_CHECK_PIECE
+        XLOGMEM_CHECK_FOR_HOST
     ctypedef struct xlogmem_check_range:
         uint64_t begin
         uint64_t bytes
@@ -109,16 +113,18 @@ cdef int encode_for_check(Label* tag) except -1:
 
 
 # ---------------------------------------------------------------------------------------------- memory
-cdef void report_piece(Watched* watch, Allocation* made, bint pooled) noexcept nogil:
+cdef void report_piece(Watched* watch, Allocation* made, int kind) noexcept nogil:
     cdef const char* tag = utf8_of_tag(made.tag) if made.tag != NULL else NULL
-    hooks.piece_allocated(watch.order.context, made.handle, made.ptr, made.nbytes, tag, pooled)
+    if made.stream == NULL:
+        kind |= XLOGMEM_CHECK_FOR_HOST
+    hooks.piece_allocated(watch.order.context, made.handle, made.ptr, made.nbytes, tag, kind)
 
 
 cdef int watched_allocate(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
     cdef Watched* watch = <Watched*>self
     if watch.watched_resource.allocate(watch.watched_resource.self, wanted, failure):
         return 1
-    report_piece(watch, wanted, False)
+    report_piece(watch, wanted, XLOGMEM_CHECK_WHOLE)
     return 0
 
 
@@ -145,7 +151,7 @@ cdef int watched_allocate_from_pool(void* self, Allocation* wanted, Failure* fai
     cdef Watched* watch = <Watched*>self
     if watch.watched_resource.frontiers.allocate(watch.watched_resource.self, wanted, failure):
         return 1
-    report_piece(watch, wanted, True)
+    report_piece(watch, wanted, XLOGMEM_CHECK_PIECE)
     return 0
 
 

@@ -15,6 +15,7 @@ The pages:
 * `buffers/pointer.pxi`: the address, for one launch
 * `buffers/mapping.pxi`: an array over memory that the host reaches
 * `buffers/copies.pxi`: fills, and copies on the device and to and from the host
+* `buffers/staging.pxi`: copies that the host does not wait for
 * `buffers/exports.pxi`: DLPack, the CUDA array interface, Arrow
 """
 
@@ -318,6 +319,38 @@ cdef class Buffer(ArrayView):
         """
         return copy_to_numpy(self, stream)
 
+    def download(self, stream=None, *, resource=None):
+        """A copy of the contents in page-locked memory, for which the host does not wait.
+
+        Parameters
+        ----------
+        stream : stream, optional
+            The copy is enqueued there; the default is the stream on which the memory was allocated.
+        resource : DeviceMemoryResource, optional
+            Where the bytes come from; the default is a pool of page-locked memory that the runtime keeps for copies.
+
+        Returns
+        -------
+        Buffer
+            With the same dtype and shape.  `map` waits for the copy, and so does ``await``.
+
+        Raises
+        ------
+        ValueError
+            The buffer is not contiguous, or the host does not reach memory of the resource.
+        StaleBufferError, StreamMisuseError, DriverError, OutOfDeviceMemoryError
+            No copy was made.
+
+        Examples
+        --------
+        >>> x = xlogmem.from_numpy([1.0, 2.0, 3.0])
+        >>> result = x.download()
+        >>> with result.map() as array:                 # waits for the copy, and for nothing that is queued behind it
+        ...     array.sum()
+        np.float64(6.0)
+        """
+        return download_buffer(self, stream, resource)
+
     def tolist(self, stream=None):
         """The contents as Python numbers, in lists nested as deep as there are dimensions.  Waits as `to_numpy` does,
         and needs NumPy."""
@@ -400,6 +433,7 @@ cdef class Buffer(ArrayView):
 
 
 include "buffers/pointer.pxi"  # the address of a buffer, for one launch
+include "buffers/staging.pxi"  # copies from and to page-locked memory of the runtime's own
 include "buffers/mapping.pxi"  # an array over the memory, for an access by the host
 include "buffers/copies.pxi"   # copies and fills
 include "buffers/exports.pxi"  # exports: DLPack, CUDA array interface

@@ -26,15 +26,17 @@ from xlogmem.interop.buffers import (
     DeviceSnapshot,
     DeviceStatus,
     calls_of_this_thread,
-    contiguous_copy,
+    copy_on_host,
     make_buffer,
     mark_lost,
+    upload_into,
 )
 from xlogmem.launch import forget_peers
 from xlogmem.resources import DeviceMemoryResource
 from xlogmem.runtime import DeviceRuntime, existing_runtime, get_runtime, set_runtime
+from xlogmem.streams import host
 
-__all__ = ["DeviceState", "Watch", "asarray", "empty", "from_numpy", "get_device_state"]
+__all__ = ["DeviceState", "Watch", "asarray", "empty", "from_numpy", "get_device_state", "upload"]
 
 HOST, PAGE_LOCKED = 1, 3                    # kinds of devices in DLPack; PyTorch names either
 POLL_INTERVAL = 0.05                        # seconds: a loss that is not reported is noticed by polling while waiting
@@ -253,8 +255,8 @@ class DeviceState:
             Zero elements need no memory.
         dtype : dtype
             Anything that NumPy takes for one of these dtypes: a name (``"float32"``, ``"f4"``), a type, a dtype.
-        stream : stream, optional
-            Where the memory may be used at once; the default is the runtime's.
+        stream : stream, or xlogmem.host, optional
+            Where the memory may be used at once; the default is the runtime's default stream.
         tag : str, optional
             A label for messages and logs.
         resource : DeviceMemoryResource, optional
@@ -279,22 +281,40 @@ class DeviceState:
              stream: Any = None, *, resource: DeviceMemoryResource | None = None) -> Buffer:
         """A new buffer, every element of which is `value`; see `empty`."""
         buffer = self.empty(shape, dtype, stream, resource=resource)
-        buffer.fill(value, stream)
+        if stream is host:
+            with buffer.map(write=True) as array:
+                array[...] = value
+        else:
+            buffer.fill(value, stream)
         return buffer
 
     def from_numpy(self, array: Any, stream: Any = None, *, resource: DeviceMemoryResource | None = None) -> Buffer:
         """A new buffer with the contents of a NumPy array, or of what NumPy makes one of, as a list of numbers; see
         `empty` and `Buffer.copy_from`."""
+        array = self._contiguous(array)
+        buffer = self.empty(array.shape, array.dtype, stream, resource=resource)
+        if stream is host:
+            with buffer.map(write=True) as target:
+                copy_on_host(self.snapshot()[0], array, target)
+        else:
+            buffer.copy_from(array, stream)
+        return buffer
+
+
+    def upload(self, array: Any, stream: Any = None, *, tag: str | None = None) -> Buffer:
+        """A new buffer with the contents of an array, for which the host does not wait; see `xlogmem.upload`."""
+        array = self._contiguous(array)
+        buffer = self.empty(array.shape, array.dtype, stream, tag=tag)
+        upload_into(buffer, array, stream)
+        return buffer
+
+    def _contiguous(self, array: Any) -> Any:
+        """The array as NumPy's, without gaps."""
         if not hasattr(array, "flags"):
             import numpy
 
             array = numpy.asarray(array)
-        if not array.flags.c_contiguous:
-            array = contiguous_copy(self.snapshot()[0], array)
-        buffer = self.empty(array.shape, array.dtype, stream, resource=resource)
-        buffer.copy_from(array, stream)
-        return buffer
-
+        return array if array.flags.c_contiguous else copy_on_host(self.snapshot()[0], array)
 
     def asarray(self, array: Any, stream: Any = None) -> Buffer:
         """See `xlogmem.asarray`."""
@@ -368,8 +388,9 @@ def empty(shape: SupportsIndex | tuple[SupportsIndex, ...], dtype: Any = "float6
         Zero elements need no memory.
     dtype : dtype
         Anything that NumPy takes for one of these dtypes: a name (``"float32"``, ``"f4"``), a type, a dtype.
-    stream : stream, optional
+    stream : stream, or xlogmem.host, optional
         Where the memory may be used at once; elsewhere `use` orders it.  The default is the runtime's default stream.
+        `xlogmem.host`: by the host, and it belongs to no stream; `resource` has memory that the host reaches.
     tag : str, optional
         A label for messages and logs.
     resource : DeviceMemoryResource, optional
@@ -408,9 +429,10 @@ def from_numpy(array: Any, stream: Any = None, *, resource: DeviceMemoryResource
     ----------
     array : array_like
         In host memory.
-    stream : stream, optional
+    stream : stream, or xlogmem.host, optional
         The copy is enqueued there, and the buffer may be used there at once; elsewhere `use` orders it after the copy.
-        The default is the runtime's default stream.
+        The default is the runtime's default stream.  `xlogmem.host`: the host copies, and no stream has to wait;
+        `resource` has memory that the host reaches.
     resource : DeviceMemoryResource, optional
         Where the bytes come from; the default is the runtime's own.  See `DeviceRuntime.allocate`.
 
@@ -436,6 +458,49 @@ def from_numpy(array: Any, stream: Any = None, *, resource: DeviceMemoryResource
     array([1., 2., 3.])
     """
     return get_device_state().from_numpy(array, stream, resource=resource)
+
+
+def upload(array: Any, stream: Any = None, *, tag: str | None = None) -> Buffer:
+    """A new buffer on device 0 with the contents of an array of host memory.  The host does not wait for the stream.
+
+    Parameters
+    ----------
+    array : array_like
+        In host memory.  A NumPy array over a block of the runtime (`Buffer.map`, memory that was adopted) is read in
+        place, by the copy engine: write to it inside ``with xlogmem.use(xlogmem.host, write=...)``, which waits for the
+        copy.  All other memory may be changed when the call returns.
+    stream : stream, optional
+        The copy is enqueued there, and the buffer may be used there at once; elsewhere `use` orders it after the copy.
+        The default is the runtime's default stream.
+    tag : str, optional
+        A label for messages and logs.
+
+    Returns
+    -------
+    Buffer
+
+    Raises
+    ------
+    StaleBufferError, OutOfDeviceMemoryError, DriverError, StreamMisuseError
+        See `DeviceState.empty`.
+
+    Notes
+    -----
+    The bytes go through page-locked memory of the runtime's own, in pieces of 4 MiB.  The host waits only if the pieces
+    under way together have more than 64 MiB, for the oldest.  ``get_device_state(n).upload(...)`` makes a buffer on
+    another device.  Thread-safe.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> import xlogmem
+    >>> batch = numpy.arange(1000.0)
+    >>> x = xlogmem.upload(batch)
+    >>> batch[:] = 0                            # at once
+    >>> float(x.to_numpy()[999])
+    999.0
+    """
+    return get_device_state().upload(array, stream, tag=tag)
 
 
 def asarray(array: Any, stream: Any = None) -> Buffer:

@@ -1,43 +1,7 @@
-# The host as a party: what `use` takes in place of a stream.
+# Accesses by the host: windows without a stream.
 
-from xlogmem._base.signatures import Signed
 from xlogmem._core cimport prepare_on_host, prepare_on_host_at_once, refuse_device_memory
-
-
-@cython.final
-cdef class Host:
-    """The type of `xlogmem.host`, which stands in `use` in place of a stream: the calling thread itself reads or writes
-    the memory.
-
-    Notes
-    -----
-    The memory has to be page-locked, or managed, and tracked: `DeviceRuntime.adopt` takes arrays of page-locked memory.
-    On entry the host waits for the work that uses the memory: a read for writers, a write for all.  Launches, and
-    accesses of other threads, that conflict wait until the access ends.  Nothing is filed: what is queued afterwards
-    comes afterwards.  A launch inside an access of its own thread, on the same memory, is refused.
-
-    Examples
-    --------
-    >>> with xlogmem.use(stream, read=staging, write=x):
-    ...     copy_to_device_async(x, staging, stream)
-    >>> with xlogmem.use(xlogmem.host, write=staging):      # waits until the copy has read it
-    ...     staging[:] = next_batch
-    """
-
-    __signature__ = Signed("")
-
-    def __init__(self):
-        if "host" in globals():
-            raise TypeError("there is one host: xlogmem.host")
-
-    def __repr__(self):
-        return "xlogmem.host"
-
-    def __reduce__(self):
-        return "host"
-
-
-host = Host()
+from xlogmem.streams import host
 
 
 cdef int begin_access(LaunchRecorder recorder, Core runtime) except -1:

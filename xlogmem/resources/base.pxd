@@ -23,7 +23,8 @@ cdef struct Allocation:
     # One call, down through every resource of a stack: what is wanted, or freed, and for which block.
     size_t nbytes
     cy.CUstream handle          # of the stream that the memory, or the free, is ordered on
-    StreamState* stream         # the same; NULL where the caller has no runtime
+    StreamState* stream         # the same; NULL: the caller has no runtime, or a resource that keeps frontiers is asked
+    #                             for memory for the host
     uint64_t ptr                # `allocate` fills it in
     void* resource_block        # the name that a resource which keeps frontiers gives to the memory
     uint64_t generation         # of the block; 0: memory of a resource above, such as the chunk of a pool
@@ -35,7 +36,7 @@ cdef struct FrontierTable:
     # The functions of a resource that keeps frontiers.  They are called in place of those of `ResourceTable`, with the
     # runtime's lock held on entry and on return.
     #
-    # `allocate` orders the stream after former users of the memory, and may drop the lock meanwhile.  `deallocate`
+    # `allocate` orders the stream (NULL: the host) after former users of the memory, and may drop the lock meanwhile.  `deallocate`
     # takes what the next owner has to be ordered after; it does not drop the lock, makes no driver call and cannot
     # fail.  `trim` makes room for an allocation of so many bytes, and may drop the lock.  `end` is called without the
     # lock when the runtime ends: it returns everything, or says that something is left.

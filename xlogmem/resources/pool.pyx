@@ -85,6 +85,7 @@ cdef enum:
 
 cdef size_t LARGEST_REQUEST = <size_t>1 << 50   # bytes; a maximum of this is none
 cdef size_t LEAST_CHUNK = <size_t>32 << 20      # bytes of a chunk, where no chunk_size was given
+cdef size_t HOST_AHEAD = <size_t>64 << 20       # bytes up to which a pool always expands rather than let the host wait
 cdef size_t LEAST_MARKED = <size_t>64 << 20     # bytes freed between two marks: more of them cost more than they save
 cdef size_t MOST_CACHED = <size_t>32 << 20      # bytes in the cache of a stream
 cdef size_t MOST_CHUNK = <size_t>1 << 30
@@ -192,8 +193,9 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     Pass the pool to a runtime, ``DeviceRuntime(resource=PoolMemoryResource())``, or to an allocation,
     ``runtime.allocate(nbytes, stream, resource=pool)``.  It belongs to that runtime, because its free memory refers to
     positions of that runtime's streams, and memory is handed out through the runtime only.  A free into a pool of host
-    memory waits for nothing either: the next owner's stream is ordered after the former uses, and the host is not.  So
-    the host waits for a new block (`DeviceBlock.synchronize`) before it writes there.  Such a pool does not expand
+    memory waits for nothing either: the next owner's stream is ordered after the former uses, and the host accesses the
+    memory inside ``with xlogmem.use(xlogmem.host, ...)``.  For a block that the host fills first, allocate on
+    `xlogmem.host`: that memory is idle, and the host rarely has to wait for it.  A pool of host memory does not expand
     rather than let a stream wait.
     Sizes and addresses are multiples of 256 bytes.  Thread-safe: an allocation that finds no memory while other threads
     take chunks from upstream, or return them, waits for these calls before it is out of memory.
@@ -271,10 +273,11 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if self.state.maximum == LARGEST_REQUEST:
             total = 0 if expands_last(self.upstream) else total_memory(self.context.device_id)
             self.state.least_ahead, self.state.most_ahead = total // LEAST_AHEAD, total // MOST_AHEAD
+        self.state.on_host = self.table.host_accessible
         self.upstream.bind(stream_pool)
         self.stream_pool = stream_pool
         self.state.order = &stream_pool.ordering.state
-        if self.state.maximum == LARGEST_REQUEST:
+        if self.state.maximum == LARGEST_REQUEST or self.state.on_host:
             with nogil:                                 # other threads may use the streams by now
                 self.state.order.lock.lock()
                 self.state.order.ring = max(self.state.order.ring, <uint32_t>RING_AHEAD)

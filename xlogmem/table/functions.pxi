@@ -42,6 +42,7 @@ from xlogmem._core cimport (
     CAPTURE_WAS_CHECKED,
     CHECK_CAPTURE,
     KEEP_STREAM_BUSY,
+    NOT_AT_ONCE,
     RELEASE_STREAM,
     UNKNOWN_ACCESS,
     Block,
@@ -51,6 +52,8 @@ from xlogmem._core cimport (
     Found,
     StreamCache,
     allocate_by_handle,
+    allocate_for_host,
+    allocate_for_host_at_once,
     allocate_from_cache,
     allocate_in_call,
     count_all_locked,
@@ -64,6 +67,7 @@ from xlogmem._core cimport (
     free_block,
     free_by_handle,
     free_found_unlocks,
+    free_plainly_at,
     free_without_wait,
     goes_slowly,
     keep_stack_of_free,
@@ -175,6 +179,8 @@ cdef int take_stack(CoreState* core, Label** stack) except -1 nogil:
 
 
 cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** block, Failure* failure) except -1 nogil:
+    if unlikely(names_host(stream)):
+        return allocate_for_host_from(hold, nbytes, block, failure)
     cdef CoreState* core = hold.core
     cdef StreamState* state = default_stream(hold, stream)
     cdef StreamCache* cache = cache_of_handle(hold, state, stream)
@@ -209,6 +215,24 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
         failed = allocate_in_call(core, core.resource, &wanted, RELEASE_STREAM, block, failure)
         release(wanted.stack)
     leave_context(&scope)
+    return failed
+
+
+cdef int allocate_for_host_from(RuntimeHold* hold, size_t nbytes, Block** block, Failure* failure) except -1 nogil:
+    """Allocate memory for the host, of the runtime's own resource."""
+    cdef CoreState* core = hold.core
+    cdef Allocation wanted
+    cdef int failed = 0
+    if not core.resource.host_accessible:
+        snprintf(failure.text, sizeof(failure.text),
+                 "XLOGMEM_HOST: the runtime's resource has memory of the device alone, which the host cannot use")
+        return fail_resource(failure, cy.CUDA_ERROR_INVALID_VALUE)
+    start_call(&wanted, nbytes, core.order.streams[0].handle)
+    wanted.tag = hold.tag
+    take_stack(core, &wanted.stack)
+    if allocate_for_host_at_once(core, core.resource, &wanted, block) == NOT_AT_ONCE:
+        failed = allocate_for_host(core, core.resource, &wanted, block, failure)
+    release(wanted.stack)
     return failed
 
 
@@ -272,6 +296,8 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
 cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, Failure* failure) except -1 nogil:
     """Free the block at an address.  `block` gets the block that was found there, if the free succeeds or not; NULL if
     none was found."""
+    if unlikely(names_host(stream)):
+        return free_at_home(hold, ptr, block, failure)
     cdef CoreState* core = hold.core
     cdef StreamState* state = default_stream(hold, stream)
     cdef StreamCache* cache = cache_of_handle(hold, state, stream)
@@ -303,9 +329,29 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
     return failed
 
 
+cdef int free_at_home(RuntimeHold* hold, uint64_t ptr, Block** block, Failure* failure) except -1 nogil:
+    """Do as `free_on`, for a caller that names no stream."""
+    cdef CoreState* core = hold.core
+    cdef Label* stack
+    cdef Scope scope
+    cdef int failed
+    if core.resource.frontiers != NULL and not goes_slowly(core) and free_plainly_at(core, ptr):
+        return 0
+    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
+        return 1
+    drain(core)
+    take_stack(core, &stack)
+    core.order.lock.lock()
+    failed = free_at_unlocks(core, ptr, NULL, CHECK_CAPTURE, stack, block, failure)
+    core.order.lock.unlock()
+    leave_context(&scope)
+    release(stack)
+    return failed
+
+
 cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, CaptureCheck check_capture, Label* stack,
                          Block** block, Failure* failure) except -1 nogil:
-    """Free the block that is alive at an address, on a stream that is busy."""
+    """Free the block that is alive at an address, on a stream that is busy (NULL: on the block's home)."""
     check(core.order.lock.held(), "the lock is held")
     cdef FrontierTable* frontiers
     cdef size_t nbytes

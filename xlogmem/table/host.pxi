@@ -12,8 +12,8 @@ cdef inline bint names_host(void* stream) noexcept nogil:
 
 
 cdef int fail_no_stream(Failure* failure) noexcept nogil:
-    snprintf(failure.text, sizeof(failure.text), "XLOGMEM_HOST is the host, and no stream: only prepare and wait "
-             "take it")
+    snprintf(failure.text, sizeof(failure.text), "XLOGMEM_HOST is the host, and no stream: only prepare, wait, "
+             "allocate and deallocate take it")
     return fail_resource(failure, cy.CUDA_ERROR_INVALID_VALUE)
 
 

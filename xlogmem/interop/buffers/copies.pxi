@@ -4,6 +4,8 @@
 #
 # A fill or copy that found its buffer valid goes on in the buffer's context: `DeviceState.recover` waits for it.
 
+from contextlib import nullcontext
+
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS,
     PyBUF_WRITABLE,
@@ -17,6 +19,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem._foreign.advice import kind_of
 from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of, element
+from xlogmem.streams import host
 from xlogmem._base.failures cimport Failure
 from xlogmem._core cimport CANCELLED, LAUNCHED, READ, WRITE, Outcome, refuse_lost
 from xlogmem._driver cimport (
@@ -269,16 +272,27 @@ cdef int download(Buffer buffer, void* target, Stream stream) except -1:
     return 0
 
 
-def contiguous_copy(Core core, array):
-    """A contiguous copy of an array of NumPy's.  The host reads tracked memory behind the work on it."""
+def copy_on_host(Core core, array, target=None):
+    """Copy an array of NumPy's into `target`, another array, or into a new contiguous one, which is returned.  The host
+    reads tracked memory behind the work on it."""
+    cdef LaunchRecorder recorder = read_on_host(core, array)
+    with recorder if recorder is not None else nullcontext():
+        if target is None:
+            return array.copy()
+        target[...] = array
+        return target
+
+
+cdef LaunchRecorder read_on_host(Core core, array):
+    """The recorder of an access that reads an array, None where no memory of it may be tracked."""
     cdef LaunchRecorder recorder
     cdef uint64_t first, last
     interface = getattr(array, "__array_interface__", None)
     if interface is None or array.size == 0:
-        return array.copy()
+        return None
     first = last = interface["data"][0]
     if not is_pinned(<const void*>first):
-        return array.copy()
+        return None
     for length, stride in zip(array.shape, array.strides, strict=True):
         if stride < 0:
             first -= <uint64_t>((length - 1) * -stride)
@@ -286,8 +300,7 @@ def contiguous_copy(Core core, array):
             last += <uint64_t>((length - 1) * stride)
     recorder = LaunchRecorder(host, runtime=core)
     add_host_memory(recorder, <const void*>first, last - first + <uint64_t>array.itemsize, READ)
-    with recorder:
-        return array.copy()
+    return recorder
 
 
 cdef int copy_from_host(Buffer target, object source, object stream) except -1:

@@ -12,7 +12,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport uint64_t
 
 from xlogmem.errors import StreamMisuseError
-from xlogmem.launch import host
+from xlogmem.streams import host
 from xlogmem._core cimport READ, READ_WRITE
 from xlogmem.blocks cimport DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout

@@ -1,9 +1,13 @@
-# Memory that needs no wait, before any that does: what a pool without a maximum gives several streams.
+# Memory that needs no wait, before any that does: what a pool without a maximum gives several streams, and what each pool
+# gives the host.
 #
 # The host runs ahead of the device.  If it took whatever was freed last, each stream would wait for the work that the
 # others had queued just before, and the program would run as if on one stream.  So the order is: memory that the stream
 # is ordered after; the oldest free memory, if a query says that its uses are complete; new memory, until the pool has
 # AHEAD times what was in use at most, between two parts of the device; and only then a wait, for the oldest.
+#
+# The host itself, where it asks for memory (its stream is NULL), cannot wait on the device: each wait stops the program.
+# So it gets memory in the same order, with a maximum too, and a pool of at least HOST_AHEAD bytes to run ahead in.
 
 from libc.stdint cimport uint32_t
 
@@ -12,17 +16,26 @@ from xlogmem._base.failures cimport Failure
 from xlogmem._order cimport StreamState
 
 
-cdef inline bint expands_first_locked(PoolState* pool) noexcept nogil:
+cdef inline bint expands_for_streams_locked(PoolState* pool) noexcept nogil:
     """True if the pool expands rather than let a stream wait: it has no maximum, and several streams."""
     check(pool.order.lock.held(), "the lock is held")
     return pool.least_ahead != 0 and (pool.streams_listed > 1 or pool.mixed.rows != 0)
 
 
-cdef size_t room_ahead_locked(PoolState* pool) noexcept nogil:
-    """Return the number of bytes by which the pool may expand rather than let a stream wait."""
+cdef inline bint expands_first_locked(PoolState* pool, StreamState* stream) noexcept nogil:
+    """True if the pool expands rather than let a stream (NULL: the host) wait."""
+    check(pool.order.lock.held(), "the lock is held")
+    return stream == NULL or expands_for_streams_locked(pool)
+
+
+cdef size_t room_ahead_locked(PoolState* pool, StreamState* stream) noexcept nogil:
+    """Return the number of bytes by which the pool may expand rather than let a stream, or the host, wait."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t most = AHEAD * pool.peak
-    most = larger(most if most < pool.most_ahead else pool.most_ahead, pool.least_ahead)
+    if stream == NULL:
+        most = larger(most, HOST_AHEAD)
+    else:
+        most = larger(most if most < pool.most_ahead else pool.most_ahead, pool.least_ahead)
     if pool.size >= most or pool.refused_ahead == 1 + chunks_moved_locked(pool):
         return 0
     return most - pool.size & ~(<size_t>ALIGNMENT - 1)
@@ -45,17 +58,17 @@ cdef bint take_ordered_locked(PoolState* pool, size_t nbytes, StreamState* strea
 
 cdef int take_without_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* stream, Span** span,
                                    Failure* failure) except -1 nogil:
-    """Hold a span that the stream need not wait for, of a new chunk if need be; an `Attempt`."""
+    """Hold a span that the stream (NULL: the host) need not wait for, of a new chunk if need be; an `Attempt`."""
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t room
     if take_ordered_locked(pool, nbytes, stream, SOME_PAIRS, span):
         return FOUND
     pool.crossed = True
-    if is_mark_due_locked(pool):
+    if is_mark_due_locked(pool, stream):
         mark_frees_unlocks(pool)
     if take_done_unlocks(pool, nbytes, stream, span):
         return FOUND
-    if room_ahead_locked(pool) < nbytes:
+    if room_ahead_locked(pool, stream) < nbytes:
         return NOT_FOUND
     if pool.unmarked:                                   # marks cost less than a chunk
         mark_frees_unlocks(pool)
@@ -64,7 +77,7 @@ cdef int take_without_wait_unlocks(PoolState* pool, size_t nbytes, StreamState* 
     empty_own_caches_locked(pool, NULL)
     if take_ordered_locked(pool, nbytes, stream, NO_LIMIT, span):
         return FOUND
-    room = room_ahead_locked(pool)                      # the lock was dropped
+    room = room_ahead_locked(pool, stream)              # the lock was dropped
     return expand_ahead_unlocks(pool, nbytes, room, stream, span, failure) if room >= nbytes else NOT_FOUND
 
 

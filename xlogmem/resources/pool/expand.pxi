@@ -133,8 +133,10 @@ cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* 
 
 cdef int expand_unlocks(PoolState* pool, size_t nbytes, size_t most, StreamState* stream, Span** result,
                         Failure* failure) except -1 nogil:
-    """Take a chunk of at most `most` bytes from upstream, and hold the first `nbytes` of it."""
+    """Take a chunk of at most `most` bytes from upstream, and hold the first `nbytes` of it.  For the host (the stream is
+    NULL) it is taken on the default stream, and the host waits for it."""
     check(pool.order.lock.held(), "the lock is held")
+    cdef StreamState* on = stream if stream != NULL else pool.order.streams[0]
     cdef size_t wanted
     cdef int failed
     while True:
@@ -143,7 +145,7 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, size_t most, StreamState
         wanted = next_chunk_size_locked(pool, nbytes)
         wanted = wanted if wanted < most else most
         pool.size += wanted                             # no other call may grow into the same room
-        failed = allocate_upstream_unlocks(pool, wanted, stream, result, failure)
+        failed = allocate_upstream_unlocks(pool, wanted, on, result, failure)
         if not failed:
             break
         pool.size -= wanted
@@ -156,10 +158,13 @@ cdef int expand_unlocks(PoolState* pool, size_t nbytes, size_t most, StreamState
             fail_out_of_memory_locked(pool, nbytes, failure, "there is no more upstream")
         return 1
     if pool.upstream.order != HOST_SYNCHRONOUS:         # there memory is ready for every stream at once
-        add_position_locked(pool, result[0], stream.index, advance(stream))
-        if is_unowned(stream) or pool.least_ahead:      # with a fence the rest can be waited for, alone, and queried
-            fence_now_unlocks(pool.order, stream)
+        add_position_locked(pool, result[0], on.index, advance(on))
+        if is_unowned(on) or pool.least_ahead:          # with a fence the rest can be waited for, alone, and queried
+            fence_now_unlocks(pool.order, on)
     split_locked(pool, result[0], nbytes)
+    if stream == NULL and order_after_frontier_unlocks(pool, result[0], NULL, failure):
+        release_span_locked(pool, result[0])
+        return 1
     return 0
 
 

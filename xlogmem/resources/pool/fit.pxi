@@ -4,7 +4,7 @@
 # tightest of the others.  Under pressure, while several streams have much of a maximum in use, memory counts more: an
 # ordered span is taken only if it wastes little, and free neighbours are coalesced before a larger span is split.
 
-from xlogmem._base.cpp cimport check, larger
+from xlogmem._base.cpp cimport check, larger, unlikely
 from xlogmem._order cimport StreamState, empty_caches_locked
 
 
@@ -46,7 +46,7 @@ cdef inline bint wastes_memory(Span* span, size_t nbytes) noexcept nogil:
 
 
 cdef Span* find_ordered_fit_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
-    """Find a span that the stream is ordered after; NULL if there is none among the visited spans.
+    """Find a span that the stream (NULL: the host) is ordered after; NULL if there is none among the visited spans.
 
     The span is the tightest of those that depend on this stream alone, that have no dependencies, or that depend on
     several streams; if none of these will do, of the spans that depend on one other stream.
@@ -54,6 +54,8 @@ cdef Span* find_ordered_fit_locked(PoolState* pool, size_t nbytes, StreamState* 
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* best = NULL
     cdef Span* span
+    if unlikely(stream == NULL):
+        return find_idle_fit_locked(pool, nbytes)
     if stream.index < pool.free_lists.size():
         best = find_fit_locked(pool, pool.free_lists[stream.index], nbytes, stream, ANY, SCAN_LIMIT)
     span = find_fit_locked(pool, pool.ready, nbytes, stream, ANY, SCAN_LIMIT)
@@ -65,6 +67,13 @@ cdef Span* find_ordered_fit_locked(PoolState* pool, size_t nbytes, StreamState* 
     if best == NULL:
         best = find_fit_with_frontier_locked(pool, nbytes, stream, ORDERED, SCAN_LIMIT)
     return best
+
+
+cdef Span* find_idle_fit_locked(PoolState* pool, size_t nbytes) noexcept nogil:
+    """Find a span that the host has seen idle; NULL if there is none among the visited spans."""
+    check(pool.order.lock.held(), "the lock is held")
+    cdef Span* best = find_fit_locked(pool, pool.ready, nbytes, NULL, ANY, SCAN_LIMIT)
+    return best if best != NULL else find_fit_with_frontier_locked(pool, nbytes, NULL, ORDERED, SCAN_LIMIT)
 
 
 cdef Span* find_by_full_scan_locked(PoolState* pool, size_t nbytes, StreamState* stream) noexcept nogil:
@@ -115,7 +124,7 @@ cdef Span* find_tightest_fit_locked(PoolState* pool, size_t nbytes, StreamState*
         if not coalesce_reachable_pairs_locked(pool):
             break
         ordered = find_ordered_fit_locked(pool, nbytes, stream)
-    if expands_first_locked(pool):
+    if expands_first_locked(pool, stream):
         best = find_oldest_fit_locked(pool, nbytes, stream)
     else:
         best = find_fit_with_frontier_locked(pool, nbytes, stream, ANY, SCAN_LIMIT)

@@ -97,7 +97,7 @@ cdef bint are_alike_locked(PoolState* pool, Span* one, Span* other) noexcept nog
     """
     check(pool.order.lock.held(), "the lock is held")
     return (has_same_streams_locked(pool, one, other)
-            and (not expands_first_locked(pool) or has_same_fences_locked(pool, one, other))
+            and (not (pool.on_host or expands_for_streams_locked(pool)) or has_same_fences_locked(pool, one, other))
             and needs_host_wait_locked(pool, one, NULL) == needs_host_wait_locked(pool, other, NULL))
 
 

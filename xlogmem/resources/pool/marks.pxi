@@ -4,6 +4,7 @@
 # waits for the memory, by a fence recorded then, waits for the later work too.  In a pool that expands rather than let
 # streams wait, an allocation therefore records *marks* from time to time, if memory goes from stream to stream: a fence
 # on each stream that free memory depends on.  With a mark, the oldest memory can be queried, and waited for alone.
+# Allocations for the host, whose waits stop the program, record more of them.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -20,9 +21,12 @@ from xlogmem._order cimport (
 )
 
 
-cdef inline bint is_mark_due_locked(PoolState* pool) noexcept nogil:
-    """True if enough was freed since the last marks that later owners should not wait for all of it together."""
+cdef inline bint is_mark_due_locked(PoolState* pool, StreamState* stream) noexcept nogil:
+    """True if enough was freed since the last marks that later owners should not wait for all of it together; `stream`
+    is that of the allocation, NULL for the host."""
     check(pool.order.lock.held(), "the lock is held")
+    if stream == NULL:
+        return pool.unmarked > pool.size // RING_AHEAD
     return pool.crossed and pool.unmarked >= larger(pool.size // MARKS, LEAST_MARKED)
 
 

@@ -94,7 +94,7 @@ cdef int find_or_expand_unlocks(PoolState* pool, size_t nbytes, StreamState* str
 
 
 cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) except -1 nogil:
-    """Hand out memory that may be used on the stream from now on."""
+    """Hand out memory that may be used on the stream, or by the host where the call names none, from now on."""
     cdef PoolState* pool = <PoolState*>self
     cdef StreamState* stream = wanted.stream
     cdef size_t nbytes = wanted.nbytes
@@ -106,10 +106,10 @@ cdef int allocate_unlocks(void* self, Allocation* wanted, Failure* failure) exce
     if nbytes > LARGEST_REQUEST or rounded(nbytes) > pool.maximum:
         return fail_out_of_memory_locked(pool, nbytes, failure, "the pool may not grow so far (maximum_pool_size)")
     nbytes = rounded(nbytes)
-    if is_mark_due_locked(pool):
+    if is_mark_due_locked(pool, stream):
         mark_frees_unlocks(pool)
     while True:
-        if expands_first_locked(pool):
+        if expands_first_locked(pool, stream):
             attempt = take_without_wait_unlocks(pool, nbytes, stream, &span, failure)
             if attempt == FAILED:
                 return 1
@@ -165,7 +165,7 @@ cdef bint allocate_at_once_locked(void* self, Allocation* wanted) noexcept nogil
     if is_scarce_locked(pool, nbytes):
         empty_own_caches_locked(pool, NULL)
     span = find_ordered_fit_locked(pool, nbytes, wanted.stream)
-    if span == NULL or is_under_pressure_locked(pool, nbytes) or is_mark_due_locked(pool):
+    if span == NULL or is_under_pressure_locked(pool, nbytes) or is_mark_due_locked(pool, wanted.stream):
         return False
     take_locked(pool, span, nbytes)
     hand_out_locked(pool, span, nbytes, wanted)
@@ -175,7 +175,8 @@ cdef bint allocate_at_once_locked(void* self, Allocation* wanted) noexcept nogil
 cdef inline void hand_out_locked(PoolState* pool, Span* span, size_t nbytes, Allocation* wanted) noexcept nogil:
     """Hand out a span that was taken, and that the stream is ordered after."""
     check(pool.order.lock.held(), "the lock is held")
-    pool.crossed |= span.count > 1 or (span.count == 1 and span.first.stream != wanted.stream.index)
+    pool.crossed |= span.count > 1 or (span.count == 1 and wanted.stream != NULL
+                                       and span.first.stream != wanted.stream.index)
     clear_frontier(span)
     pool.counters.allocations += 1
     pool.used += nbytes
@@ -198,7 +199,7 @@ cdef void deallocate_locked(void* self, Allocation* freed, vector[Dependency]* f
             if <int>frontier[0][i].kind == kind:
                 add_position_locked(pool, span, frontier[0][i].source.index, frontier[0][i].position)
     pool.used -= span.nbytes
-    if pool.least_ahead != 0:
+    if pool.least_ahead != 0 or pool.on_host:
         note_free_locked(pool, span)
     release_span_locked(pool, span)
 

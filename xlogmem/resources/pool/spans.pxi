@@ -115,11 +115,11 @@ cdef void reduce_rest_locked(PoolState* pool, Span* span, StreamState* stream) n
     To have the span, the stream has waited for several others; a position that the stream takes now stands for all of
     them.  So the rest can be found on the stream's own free list.  Where the stream is unowned, the frontier is not
     reduced: there is no fence behind the position, and other streams could wait for the positions that it would stand
-    for.
+    for.  Nor is it for the host (NULL), which has seen all of them complete.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* rest = span.above
-    if (rest == NULL or rest.free_list == NULL or rest.count < 2 or is_unowned(stream)
+    if (rest == NULL or rest.free_list == NULL or rest.count < 2 or stream == NULL or is_unowned(stream)
             or not is_ordered_locked(pool, rest, stream)):
         return
     remove(rest)
