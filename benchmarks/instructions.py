@@ -26,11 +26,13 @@ from typing import Any
 RECORDED = Path(__file__).with_name("instructions.json")
 TOLERANCE = .01
 FEW, MANY = 200, 1200
+HOST = 2**64 - 2            # XLOGMEM_HOST
 FIRST = 2500                # rounds: by then what the path keeps is allocated, and its locks have a favourite
 PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table, pool", "use of 1 block",
          "use of 16 blocks", "use of 64 blocks", "lookup by address, 10,000 live", "allocate + free, Python, pool",
          "use of 1 block, Python", "use of 16 blocks, Python", "hand-over, Python", "4 blocks of another stream, read",
-         "1 of 1,000 columns, C table, pool", "1 of 1,000 columns, Python, pool", "1 of 1,000 sizes, C table, pool")
+         "for the host: allocate + free, C table", "for the host: allocate + free, Python",
+         "access by the host, Python", "1 of 1,000 columns, C table, pool", "1 of 1,000 columns, Python, pool", "1 of 1,000 sizes, C table, pool")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -95,12 +97,21 @@ def paths() -> dict[str, Callable[[int], object]]:
 
         return run
 
+    host_memory = xlogmem.PoolMemoryResource(xlogmem.PinnedMemoryResource())
+    on_host = xlogmem.DeviceRuntime(resource=host_memory)
+    for_host, accessed = _loops.Allocator.table(on_host), on_host.allocate(256, xlogmem.host)
+
+    def allocate_for_host(rounds: int) -> None:
+        for _ in range(rounds):
+            on_host.allocate(1 << 16, xlogmem.host).free()
+
     return dict(zip(PATHS, (
         table(trivial), table(pool), uses(1), uses(16), uses(64), look_up, allocate_and_free,
         python_uses((stream, {"read_write": blocks[0]})), python_uses((stream, {"read_write": blocks[:16]})),
         python_uses((stream, {"write": blocks[1]}), (used.acquire_stream(), {"read": blocks[1]})),
         _loops.Uses([(0, [(block, 1) for block in range(4)])], [used.acquire_stream()], blocks).run,
-        batches([1 << 12] * 1000), python_batches, batches([256 * size for size in range(1, 1001)])), strict=True))
+        lambda rounds: for_host.pairs(1 << 16, [HOST], rounds), allocate_for_host,
+        python_uses((xlogmem.host, {"write": accessed})), batches([1 << 12] * 1000), python_batches, batches([256 * size for size in range(1, 1001)])), strict=True))
 
 
 def work() -> None:

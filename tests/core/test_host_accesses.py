@@ -386,9 +386,9 @@ def test_the_host_waits_in_vain_and_nothing_is_open(staging):
 
 def test_the_host_is_no_stream(staging):
     p = staging()
-    for wrong in (lambda: p.runtime.allocate(16, host), lambda: p.runtime.register_stream(host),
+    for wrong in (lambda: p.runtime.register_stream(host),
                   lambda: p.block.free(host), lambda: p.runtime.adopt(p.address, 16, host)):
-        with pytest.raises(TypeError, match=r"xlogmem\.Host is not a CUDA stream"):
+        with pytest.raises(TypeError, match=r"xlogmem\.host is not a CUDA stream"):
             wrong()
     with pytest.raises(TypeError, match=r"prepare_block_use: xlogmem\.host is not a stream"):
         p.runtime.prepare_block_use(p.block, host, Access.READ)

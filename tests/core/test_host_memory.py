@@ -86,8 +86,8 @@ class Uploads:
 def uploads(four):
     made = []
 
-    def make(maximum: int | None = None, **options: Any) -> Uploads:
-        made.append(Uploads(four(), maximum, **options))
+    def make(maximum: int | None = None, opaque: str = "", **options: Any) -> Uploads:
+        made.append(Uploads(four(opaque=opaque), maximum, **options))
         return made[-1]
 
     yield make
@@ -122,7 +122,7 @@ def test_the_host_gets_other_memory_while_a_copy_reads(uploads, where):
 
 
 def test_memory_of_a_copy_that_is_complete_is_used_again(uploads):
-    """A query finds out: the program has waited by itself, and told nobody."""
+    """A query finds out: the program has waited by itself."""
     u = uploads()
     first = u.upload(1, u.x.S)
     second = u.upload(2, u.x.T)
@@ -187,6 +187,18 @@ def test_a_wait_for_memory_holds_no_thread_up(uploads):
         waiting.result(30)
     assert u.arrived() == [1, 2]
     assert WAITS not in u.x.driver.calls_with_gil()
+
+
+def test_memory_that_another_call_takes_during_a_query_is_not_handed_out_twice(uploads):
+    u = uploads(2 * NBYTES)
+    first = u.upload(1, u.x.S)
+    check(cuda.cuStreamSynchronize(u.x.S.handle))
+    taken: list[DeviceBlock] = []
+    u.x.driver.on_call(QUERIES, lambda: taken.append(u.allocate()), when="after")
+    block = u.allocate()
+    assert taken[0].ptr == first != block.ptr
+    taken[0].free()
+    block.free()
 
 
 def test_memory_of_the_driver_itself_is_for_the_host_too(uploads):
@@ -260,6 +272,18 @@ def test_a_free_into_the_driver_waits_on_the_host(uploads, resource, dropped):
     u.x.driver.clear_races()
 
 
+def test_unrecorded_work_on_an_opaque_stream_comes_before_the_next_owner(uploads):
+    u = uploads(NBYTES, opaque="T")
+    block = u.allocate()
+    with use(u.x.T, read=block):
+        pass
+    mark = u.x.work(u.x.T)                              # behind the use, and unknown
+    block.free()
+    again = u.allocate(u.x.S)
+    assert u.x.ordered(mark, u.x.S)
+    again.free()
+
+
 def test_frees_that_come_late_or_name_a_stream(uploads):
     """Inside of a use, dropped, and on a stream, of which the next owner is ordered after all work."""
     u = uploads(NBYTES)
@@ -280,7 +304,7 @@ def test_frees_that_come_late_or_name_a_stream(uploads):
 
 
 def test_a_capture_keeps_the_memory_of_its_stream(uploads):
-    """Its fences cannot be recorded: the host gets new memory, or is told."""
+    """Its fences cannot be recorded: the host gets new memory, or an error."""
     u = uploads(2 * NBYTES)
     first = u.upload(1, u.x.S)
     with Capture(u.x.S):

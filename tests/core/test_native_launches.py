@@ -340,7 +340,7 @@ def test_the_host_waits_and_launches_wait_for_it(native):
     assert b.runtime.counters()["host_waits"] >= 1
     with pytest.raises(Thrown, match="device memory, which the host cannot read or write"):
         runtime.access_on_host(device.ptr, lambda: None)
-    with pytest.raises(Thrown, match="XLOGMEM_HOST is the host, and no stream"):
+    with pytest.raises(Thrown, match="XLOGMEM_HOST: the runtime's resource has memory of the device alone"):
         runtime.allocate(16, 2**64 - 2)
     block.free()
     check(cuda.cuMemFreeHost(address))

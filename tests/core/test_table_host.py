@@ -21,7 +21,7 @@ from cuda.bindings import driver as cuda
 from four_streams import nothing_happens
 from other_threads import Beside, beside_waiting
 
-from xlogmem import BlockState, get_runtime, host, use
+from xlogmem import BlockState, DeviceRuntime, PinnedMemoryResource, PoolMemoryResource, get_runtime, host, use
 from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
@@ -173,11 +173,85 @@ def test_memory_is_refused(upload, kind, text, access):
 def test_the_host_is_no_stream(upload):
     """No call of the driver gets that handle."""
     with nothing_happens(upload.x.driver, upload.x.runtime):
-        for wrong in (lambda: upload.hold.allocate(16, HOST), lambda: upload.hold.record_use(upload.device.ptr, HOST),
-                      lambda: upload.hold.hold_stream(HOST),
+        for wrong in (lambda: upload.hold.record_use(upload.device.ptr, HOST), lambda: upload.hold.hold_stream(HOST),
                       lambda: upload.hold.prepare(HOST, read=[upload.address], flags=KEEPS_STREAM)):
             with pytest.raises(Refused, match="XLOGMEM_HOST is the host, and no stream"):
                 wrong()
+
+
+def test_memory_for_the_host_needs_a_resource_of_such_memory(upload):
+    with (nothing_happens(upload.x.driver, upload.x.runtime),
+          pytest.raises(Refused, match="XLOGMEM_HOST: the runtime's resource has memory of the device alone")):
+        upload.hold.allocate(16, HOST)
+
+
+class Own:
+    """A hold on a runtime whose own resource is a pool of page-locked memory."""
+
+    def __init__(self) -> None:
+        self.runtime = DeviceRuntime(resource=PoolMemoryResource(PinnedMemoryResource(), chunk_size=NBYTES))
+        self.hold = Hold(self.runtime)
+
+    def close(self) -> None:
+        self.hold.close()
+        self.runtime.reap_pending()
+        self.__dict__.clear()                           # pytest keeps this object, which must not keep the runtime
+
+
+@pytest.fixture
+def own(driver):
+    driver.set_policy("min")
+    made = Own()
+    yield made
+    made.close()
+
+
+def test_memory_for_the_host_is_allocated_and_freed(own, driver):
+    hold, runtime = own.hold, own.runtime
+    first = hold.allocate(NBYTES, HOST)
+    with nothing_happens(driver), hold.use(HOST, write=[first]):
+        ctypes.memset(first, 1, NBYTES)
+    with nothing_happens(driver):
+        hold.free(first, HOST)
+        assert hold.allocate(NBYTES, HOST) == first
+    block = runtime.find_block(first)
+    assert block.alloc_stream is None
+    hold.free(first, HOST)
+    assert runtime.live_bytes == 0
+    assert hold.allocate(0, HOST) is None
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_memory_for_the_host_is_not_handed_out_while_a_copy_reads(own, driver, waits):
+    """Twin: a free at once, and a write to the former address."""
+    hold, runtime = own.hold, own.runtime
+    stream = runtime.acquire_stream()
+    source, target = hold.allocate(NBYTES, HOST), int(check(cuda.cuMemAlloc(NBYTES)))
+    ctypes.memset(source, 1, NBYTES)
+    with hold.use(stream.handle, read=[source]):
+        check(cuda.cuMemcpyHtoDAsync(target, source, NBYTES, stream.handle))
+    hold.free(source, HOST)
+    following = hold.allocate(NBYTES, HOST) if waits else source
+    ctypes.memset(following, 2, NBYTES)
+    check(cuda.cuCtxSynchronize())
+    assert driver.peek(target, 1)[0] == (1 if waits else 2)
+    if waits:
+        hold.free(following, HOST)
+    check(cuda.cuMemFree(target))
+
+
+def test_memory_of_the_driver_is_freed_after_its_uses(driver):
+    driver.set_policy("min")
+    runtime = DeviceRuntime(resource=PinnedMemoryResource())
+    hold, stream = Hold(runtime), runtime.acquire_stream()
+    source, left = hold.allocate(NBYTES, HOST), []
+    with hold.use(stream.handle, write=[source]):
+        check(cuda.cuMemsetD8Async(source, 1, NBYTES, stream.handle))
+    driver.on_call("cuMemFreeHost", lambda: left.append(driver.pending_operations()))
+    hold.free(source, HOST)
+    assert left == [0]
+    hold.close()
+    runtime.reap_pending()
 
 
 def test_memory_of_two_devices_is_accessed_by_one_use(upload, devices):

@@ -299,7 +299,7 @@ cdef int free_now_unlocks(CoreState* core, Block* block, CaptureCheck check_capt
         free_into_pool_locked(core, block, resolve_home(block))
         return 0
     if unlikely(block.home == NULL) and not block.adopted and resource.order == STREAM_ORDERED:
-        set_home(block, order.streams[0])               # memory for the host: nobody waits for its free
+        set_home(block, order.streams[0])               # memory for the host: no host waits for its free
     block.state = FREEING
     erase(&core.index, block.ptr)
     order.in_flight += 1

@@ -1,5 +1,5 @@
 # A fast path of `use` for the arguments that nearly all programs write: a stream of the runtime, and the memory read
-# and written, by place or by name.
+# and written, by place or by name; or the host, and one block.
 #
 # It is a function of C's own calling convention, so that arguments come as they lie on the interpreter's stack.  Names
 # are compared as objects: the names of a call in a program's text are the interpreter's only ones.  All other calls,
@@ -9,7 +9,8 @@ from cpython.ref cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 
 from xlogmem._core cimport READ, READ_WRITE, WRITE
-from xlogmem.streams cimport Stream
+from xlogmem.blocks cimport DeviceBlock
+from xlogmem.streams cimport Host, Stream
 
 
 cdef extern from "Python.h":
@@ -40,12 +41,15 @@ cdef str READ_WRITE_NAME = "read_write"
 cdef object use_quickly(PyObject* _, PyObject** arguments, Py_ssize_t count, PyObject* names):
     cdef PyObject* things[3]                # read, write, read_write; NULL: not given
     cdef LaunchRecorder recorder
-    cdef Stream stream
-    if (count < 1 or count > 4 or Py_TYPE(arguments[0]) != <PyTypeObject*>Stream
-            or not sort_arguments(arguments, count, names, things)):
+    if count < 1 or count > 4 or not sort_arguments(arguments, count, names, things):
         return PyObject_Vectorcall(use_anything, arguments, count, names)
-    stream = <Stream>arguments[0]
-    recorder = record_on(stream)
+    if Py_TYPE(arguments[0]) == <PyTypeObject*>Stream:
+        recorder = record_on(<Stream>arguments[0])
+    elif Py_TYPE(arguments[0]) == <PyTypeObject*>Host and is_one_block(things):
+        recorder = LaunchRecorder.__new__(LaunchRecorder)
+        begin_access(recorder, (<DeviceBlock>the_one(things)).core)
+    else:
+        return PyObject_Vectorcall(use_anything, arguments, count, names)
     if things[0] != NULL:
         add_uses(recorder, things[0], READ)
     if things[1] != NULL:
@@ -53,6 +57,19 @@ cdef object use_quickly(PyObject* _, PyObject** arguments, Py_ssize_t count, PyO
     if things[2] != NULL:
         add_uses(recorder, things[2], READ_WRITE)
     return recorder
+
+
+cdef inline PyObject* the_one(PyObject** things) noexcept:
+    """Return the first that is given; there is one."""
+    return things[0] if things[0] != NULL else things[1] if things[1] != NULL else things[2]
+
+
+cdef inline bint is_one_block(PyObject** things) noexcept:
+    """True if one thing is given, which is a block of some bytes."""
+    if (things[0] != NULL) + (things[1] != NULL) + (things[2] != NULL) != 1:
+        return False
+    return (Py_TYPE(the_one(things)) == <PyTypeObject*>DeviceBlock
+            and (<DeviceBlock>the_one(things)).core is not None)
 
 
 cdef inline bint sort_arguments(PyObject** arguments, Py_ssize_t count, PyObject* names, PyObject** things) noexcept:

@@ -23,8 +23,7 @@ cdef struct Allocation:
     # One call, down through every resource of a stack: what is wanted, or freed, and for which block.
     size_t nbytes
     cy.CUstream handle          # of the stream that the memory, or the free, is ordered on
-    StreamState* stream         # the same; NULL: the caller has no runtime, or a resource that keeps frontiers is asked
-    #                             for memory for the host
+    StreamState* stream         # the same; NULL: the caller has no runtime, or wants memory for the host
     uint64_t ptr                # `allocate` fills it in
     void* resource_block        # the name that a resource which keeps frontiers gives to the memory
     uint64_t generation         # of the block; 0: memory of a resource above, such as the chunk of a pool

@@ -57,7 +57,7 @@ cdef int upload_without_wait(Buffer target, const void* source, Stream stream) e
     cdef LaunchRecorder access
     if pinned and is_tracked(target.core, source, nbytes):
         upload(target, source, stream, True)
-    elif pinned:                            # memory that nobody declares, or blocks of several runtimes
+    elif pinned:                            # memory that no use declares, or of several blocks
         access = LaunchRecorder(host, runtime=target.core)
         add_host_memory(access, source, nbytes, READ)
         with access:
@@ -96,7 +96,7 @@ cdef int upload_piece(Buffer target, size_t offset, const void* source, size_t n
     cdef Work work
     try:
         with nogil:
-            memcpy(<void*>piece.address, source, nbytes)        # it is idle, and nobody else knows it
+            memcpy(<void*>piece.address, source, nbytes)        # it is idle, and no other thread knows it
         work.kind, work.target, work.nbytes = COPY_IN, target.layout.ptr + offset, nbytes
         work.source = piece.address
         recorder = record_on(stream)

@@ -6,7 +6,7 @@
 # is ordered after; the oldest free memory, if a query says that its uses are complete; new memory, until the pool has
 # AHEAD times what was in use at most, between two parts of the device; and only then a wait, for the oldest.
 #
-# The host itself, where it asks for memory (its stream is NULL), cannot wait on the device: each wait stops the program.
+# The host itself, whose memory is requested without a stream, cannot wait on the device: each wait stops the program.
 # So it gets memory in the same order, with a maximum too, and a pool of at least HOST_AHEAD bytes to run ahead in.
 
 from libc.stdint cimport uint32_t

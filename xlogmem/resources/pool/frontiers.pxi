@@ -105,11 +105,11 @@ cdef bint has_same_streams_locked(PoolState* pool, Span* one, Span* other) noexc
     """True if coalescing the two adds no dependency to either.
 
     That is so if both have positions of the same streams.  While the pool serves a single stream it is always so: no
-    other stream would have to wait.
+    other stream would have to wait.  But the host would, in memory that it reaches.
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t i
-    if pool.streams_listed <= 1 and one.count <= 1 and other.count <= 1:
+    if not pool.on_host and pool.streams_listed <= 1 and one.count <= 1 and other.count <= 1:
         return True
     if one.count != other.count:
         return False

@@ -119,7 +119,9 @@ cdef void reduce_rest_locked(PoolState* pool, Span* span, StreamState* stream) n
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef Span* rest = span.above
-    if (rest == NULL or rest.free_list == NULL or rest.count < 2 or stream == NULL or is_unowned(stream)
+    if stream == NULL:
+        return
+    if (rest == NULL or rest.free_list == NULL or rest.count < 2 or is_unowned(stream)
             or not is_ordered_locked(pool, rest, stream)):
         return
     remove(rest)
