@@ -32,7 +32,8 @@ PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table
          "use of 16 blocks", "use of 64 blocks", "lookup by address, 10,000 live", "allocate + free, Python, pool",
          "use of 1 block, Python", "use of 16 blocks, Python", "hand-over, Python", "4 blocks of another stream, read",
          "for the host: allocate + free, C table", "for the host: allocate + free, Python",
-         "access by the host, Python", "1 of 1,000 columns, C table, pool", "1 of 1,000 columns, Python, pool", "1 of 1,000 sizes, C table, pool")
+         "access by the host, Python", "1 of 1,000 columns, C table, pool", "1 of 1,000 columns, Python, pool",
+         "1 of 1,000 sizes, C table, pool")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -111,7 +112,8 @@ def paths() -> dict[str, Callable[[int], object]]:
         python_uses((stream, {"write": blocks[1]}), (used.acquire_stream(), {"read": blocks[1]})),
         _loops.Uses([(0, [(block, 1) for block in range(4)])], [used.acquire_stream()], blocks).run,
         lambda rounds: for_host.pairs(1 << 16, [HOST], rounds), allocate_for_host,
-        python_uses((xlogmem.host, {"write": accessed})), batches([1 << 12] * 1000), python_batches, batches([256 * size for size in range(1, 1001)])), strict=True))
+        python_uses((xlogmem.host, {"write": accessed})),
+        batches([1 << 12] * 1000), python_batches, batches([256 * size for size in range(1, 1001)])), strict=True))
 
 
 def work() -> None:

@@ -1,6 +1,6 @@
 """Page-locked memory of the host: a pair of allocation and free, and uploads through memory that is freed at once.
 
-The first table has the time of a pair, from Python.  The second has that of an upload: allocate, fill 4 KiB, queue the
+The first table has the time of a pair, from Python, and ours through the C table.  The second has that of an upload: allocate, fill 4 KiB, queue the
 copy to the device, free.  The ways differ in the source of the memory and in what keeps it until the copy has read it:
 
     xlogmem, host            memory of a pool that is idle for the host; `use` around the copy, and freed at once
@@ -38,6 +38,7 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 from prefetcher import facts
+from xlogmem_bench import _loops
 
 import xlogmem
 from xlogmem.sim.kernels import check
@@ -47,6 +48,7 @@ UPLOADS = {64 << 10: 2000, 1 << 20: 1000}               # bytes of a piece, and 
 FILLED = 4096                                           # bytes of each piece that change
 KEPT = 64                                               # pieces at most that wait for their events
 ROUND = 0.02                                            # seconds of pairs in a round
+XLOGMEM_HOST = 2**64 - 2                                # in place of a stream
 
 
 class Uploads:
@@ -429,6 +431,15 @@ def measure_pairs(ways: list[Way], nbytes: int, rounds: int, seconds: float) -> 
             for name, some in times.items()]
 
 
+def pair_in_c(nbytes: int, rounds: int, turns: int) -> dict[str, Any]:
+    """A pair by the C table, which has the runtime's own resource."""
+    runtime = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(xlogmem.PinnedMemoryResource()))
+    pairs = _loops.Allocator.table(runtime).pairs
+    pairs(nbytes, [XLOGMEM_HOST], turns)
+    return {"bytes": nbytes, "way": "xlogmem, host, C table", "turns": turns,
+            "ns": statistics.median(pairs(nbytes, [XLOGMEM_HOST], turns) / turns for _ in range(rounds))}
+
+
 def measure_uploads(stream: xlogmem.Stream, ways: list[Way], nbytes: int, copies: int,
                     rounds: int) -> list[dict[str, Any]]:
     uploads = Uploads(stream, nbytes, copies)
@@ -464,6 +475,8 @@ def main() -> None:
         for row in pairs[-sum(way.has_pair for way in ways):]:
             print(f"{nbytes >> 10:6} KiB  pair    {row['way']:16}{row['ns']:12,.0f} ns {row['ratio']:8.2f}x",
                   flush=True)
+        pairs.append(pair_in_c(nbytes, rounds, 200 if options.quick else 20_000))
+        print(f"{nbytes >> 10:6} KiB  pair    {pairs[-1]['way']}  {pairs[-1]['ns']:6,.0f} ns", flush=True)
     for nbytes, copies in UPLOADS.items():
         uploads += measure_uploads(stream, ways, nbytes, copies // 100 + 8 if options.quick else copies, rounds)
         for row in uploads[-len(ways):]:

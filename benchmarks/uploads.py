@@ -11,9 +11,9 @@ a buffer until its copy has read it:
 All in one process and in turn.  Times are medians of the rounds, ratios medians of each round's ratio to events by
 hand.  The fill is a memset of part of the buffer, so that the copy engine is what the loop waits for.
 
-A second table has uploads of ordinary arrays: the time of the call, and until the copy is complete, on an idle stream and
-behind 20 ms of other work.  `xlogmem.upload` goes through page-locked memory of its own; the driver's call takes the
-bytes itself.
+A second table has uploads of ordinary arrays: the time of the call, and until the copy is complete, on an idle stream
+and behind 20 ms of other work.  `xlogmem.upload` goes through page-locked memory of its own; the driver's call takes
+the bytes itself.
 
     python benchmarks/uploads.py --json uploads.json
 """
@@ -37,7 +37,7 @@ from xlogmem.sim.kernels import check
 
 SIZES = {64 << 10: 2000, 1 << 20: 1000, 16 << 20: 120}  # bytes of a buffer, and how many copies
 FILLED = 4096                                           # bytes of each buffer that change
-ARRAYS = (256 << 10, 1 << 20, 16 << 20, 256 << 20)      # bytes
+ARRAYS = tuple(size << 10 for size in (256, 1024, 2048, 4096, 16384, 262144))      # bytes
 BUSY = 1 << 30                                          # bytes that the device sets while it is busy
 
 

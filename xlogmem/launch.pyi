@@ -1,6 +1,6 @@
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Never, Self, TypeAlias, final
+from typing import Any, Self, TypeAlias, final
 
 from typing_extensions import disjoint_base
 

@@ -86,8 +86,8 @@ class Uploads:
 def uploads(four):
     made = []
 
-    def make(maximum: int | None = None, opaque: str = "", **options: Any) -> Uploads:
-        made.append(Uploads(four(opaque=opaque), maximum, **options))
+    def make(maximum: int | None = None, streams: dict[str, str] | None = None, **options: Any) -> Uploads:
+        made.append(Uploads(four(**streams or {}), maximum, **options))
         return made[-1]
 
     yield make
@@ -273,11 +273,11 @@ def test_a_free_into_the_driver_waits_on_the_host(uploads, resource, dropped):
 
 
 def test_unrecorded_work_on_an_opaque_stream_comes_before_the_next_owner(uploads):
-    u = uploads(NBYTES, opaque="T")
+    u = uploads(NBYTES, {"opaque": "T", "policy": "precise"})
     block = u.allocate()
     with use(u.x.T, read=block):
         pass
-    mark = u.x.work(u.x.T)                              # behind the use, and unknown
+    mark = u.x.work(u.x.T)                              # behind the use and its fence, and unknown
     block.free()
     again = u.allocate(u.x.S)
     assert u.x.ordered(mark, u.x.S)
@@ -412,7 +412,7 @@ def test_failures_leave_nothing(uploads):
     u = uploads()
     for turn in range(1, 5):
         u.x.driver.fail("cuMemHostAlloc", turn)
-    with pytest.raises(OutOfDeviceMemoryError, match=r"while allocating 4\.0 KiB \(4096 bytes\) for the host from <Pool"):
+    with pytest.raises(OutOfDeviceMemoryError, match=r"allocating 4\.0 KiB \(4096 bytes\) for the host from <Pool"):
         u.allocate()
     budget = LimitingResourceAdaptor(PinnedMemoryResource(), NBYTES)
     with pytest.raises(OutOfBudgetError, match=r"out of budget: .* for the host from"):

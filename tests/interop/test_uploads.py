@@ -71,7 +71,7 @@ def program(four):
     made.close()
 
 
-@pytest.mark.parametrize("nbytes", [1, 64 << 10, (64 << 10) + 1, 4 * MIB, 10 * MIB + 3])
+@pytest.mark.parametrize("nbytes", [1, MIB, MIB + 1, 4 * MIB, 10 * MIB + 3])
 @pytest.mark.parametrize("kind", ["pageable", "page-locked"])
 def test_an_array_may_be_changed_at_once(program, kind, nbytes):
     p = program
@@ -80,9 +80,9 @@ def test_an_array_may_be_changed_at_once(program, kind, nbytes):
     x = p.state.upload(array, p.x.S)
     array[:] = 2
     assert p.waits() == 0
-    assert p.x.driver.pending_operations() > 0 or nbytes <= 64 << 10
+    assert p.x.driver.pending_operations() > 0 or nbytes <= MIB
     assert value_of(x, p.x.S) == 1
-    assert (p.staging() is None) == (kind == "pageable" and nbytes <= 64 << 10)
+    assert (p.staging() is None) == (kind == "pageable" and nbytes <= MIB)
     x.release()
 
 
@@ -221,7 +221,7 @@ def test_a_capture_is_refused(program):
 def test_a_piece_that_fails_leaves_nothing(program, nth):
     p = program
     p.x.driver.fail("cuMemcpyHtoDAsync", nth, 1)
-    with pytest.raises(DriverError, match="cuMemcpyHtoDAsync .* while copying from the host"):
+    with pytest.raises(DriverError, match=r"cuMemcpyHtoDAsync .* while copying from the host"):
         p.state.upload(numpy.empty(10 * MIB, "uint8"), p.x.S)
     gc.collect()                                        # the traceback has kept the buffer
     p.x.runtime.reap_pending()

@@ -20,7 +20,8 @@ GAPS = ("cuEventRecord", "cuStreamWaitEvent", "cuEventSynchronize", "cuMemAllocF
 USES = {"allocate": 4, "open_window": 4, "close_window": 5, "use": 8, "free": 3, "drop": 2, "hidden": 5, "reap": 1,
         "abandon": 1, "record": 1, "single": 2, "look_up": 1, "stale": .7, "late": .4, "empty": .2, "collect": .2,
         "add_stream": .2, "account": .7}
-ADOPTS = {"adopt": 2, "alias": .5, "overlap": .2, "adopt_pinned": 1.5, "access_on_host": 3}
+ADOPTS = {"adopt": 2, "alias": .5, "overlap": .2, "adopt_pinned": 1.5, "access_on_host": 3,
+          "allocate_for_host": 2}
 STREAMS = {"new_stream": .8, "unregister": .8, "discipline": .6, "drop_stream": .6, "many_streams": .1}
 CAPTURES = {"capture": .6, "end_capture": 1}
 FAILURES = {"fail": 2.5}

@@ -20,7 +20,7 @@ from xlogmem.streams import host
 
 cdef enum:
     PIECE = 4 << 20                         # bytes: long enough for the copy engine's rate
-    TAKEN_AT_ONCE = 64 << 10                # bytes of pageable memory that the driver takes without a wait
+    TAKEN_AT_ONCE = 1 << 20                 # bytes of pageable memory that the driver takes without a wait
 
 
 cdef object staging_of(Core core):

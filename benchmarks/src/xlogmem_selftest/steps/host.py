@@ -7,7 +7,8 @@ from random import Random
 from cuda.bindings import driver as cuda
 from xlogmem_bench._loops import Held, NativeUse
 
-from xlogmem.launch import LaunchRecorder, host
+from xlogmem import OutOfDeviceMemoryError, PinnedMemoryResource, PoolMemoryResource, host
+from xlogmem.launch import LaunchRecorder
 from xlogmem_selftest.registry import step
 from xlogmem_selftest.steps.windows import ALONE, IN_A_CROWD, REFUSE_CONFLICTS, preflight
 from xlogmem_selftest.world import (
@@ -26,6 +27,7 @@ from xlogmem_selftest.world import (
 )
 
 XLOGMEM_HOST = 2**64 - 2
+FILLED = 0x5A5A5A5A                                     # each word of new memory for the host
 
 
 @step
@@ -53,6 +55,37 @@ def adopt_pinned(world: World, rng: Random) -> None:
         item = world.add_item(block, home, 0, owner)
         item.on_host = True
         world.say(f"{item} = runtime.adopt(page-locked memory, 1024, {home})  # {ptr:#x}")
+
+
+@step
+def allocate_for_host(world: World, rng: Random) -> None:
+    """Memory that is idle: the program writes it at once, without an access."""
+    if len(world.items) > ROOM * max(1, world.threads // 2):
+        raise NothingToDo
+    device, nbytes = world.draw_device(rng), rng.choice(world.sizes)
+    try:
+        block = world.runtimes[device].allocate(nbytes, host, resource=host_pool(world, rng, device))
+    except OutOfDeviceMemoryError:                      # the pool is small
+        if world.kind.failures or world.kind.captures or nbytes == max(world.sizes):
+            raise NothingToDo from None
+        raise
+    ctypes.memset(block.ptr, FILLED & 0xFF, nbytes)
+    item = world.add_item(block, None)
+    for part in item.parts:
+        part.value = FILLED
+    item.on_host = True
+    world.say(f"{item} = {world.name_of(device)}.allocate({nbytes}, host)  # {item.ptr:#x}")
+
+
+def host_pool(world: World, rng: Random, device: int) -> PoolMemoryResource:
+    """The pool of page-locked memory of a runtime.  One with a maximum lets the host wait."""
+    with world.lock:
+        if device not in world.host_pools:
+            largest = max(world.sizes)
+            world.host_pools[device] = PoolMemoryResource(
+                PinnedMemoryResource(device_id=device), maximum_pool_size=rng.choice([None, 2 * ROOM * largest]),
+                chunk_size=rng.choice([largest, 4 * largest]))
+        return world.host_pools[device]
 
 
 @step
