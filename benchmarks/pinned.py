@@ -1,7 +1,8 @@
 """Page-locked memory of the host: a pair of allocation and free, and uploads through memory that is freed at once.
 
-The first table has the time of a pair, from Python, and ours through the C table.  The second has that of an upload: allocate, fill 4 KiB, queue the
-copy to the device, free.  The ways differ in the source of the memory and in what keeps it until the copy has read it:
+The first table has the time of a pair, from Python, and ours through the C table.  The second has that of an upload:
+allocate, fill 4 KiB, queue the copy to the device, free.  The ways differ in the source of the memory and in what keeps
+it until the copy has read it:
 
     xlogmem, host            memory of a pool that is idle for the host; `use` around the copy, and freed at once
     xlogmem, stream          memory of a pool for a stream; `use(host, write=...)` around the fill, then likewise

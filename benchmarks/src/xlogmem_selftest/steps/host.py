@@ -70,10 +70,7 @@ def allocate_for_host(world: World, rng: Random) -> None:
             raise NothingToDo from None
         raise
     ctypes.memset(block.ptr, FILLED & 0xFF, nbytes)
-    item = world.add_item(block, None)
-    for part in item.parts:
-        part.value = FILLED
-    item.on_host = True
+    item = world.add_item(block, None, filled=FILLED)
     world.say(f"{item} = {world.name_of(device)}.allocate({nbytes}, host)  # {item.ptr:#x}")
 
 

@@ -33,14 +33,16 @@ class Blocks(Streams):
         self.freed_at: dict[int, int] = {}  # the stream's handle, by address
 
     def add_item(self, block: DeviceBlock, stream: ProgramStream | None, value: int | None = None,
-                 owner: Owner | None = None) -> Item:
-        """A new block; `value` is in every word of an adopted one, which `owner` holds (None: another runtime does)."""
+                 owner: Owner | None = None, *, filled: int | None = None) -> Item:
+        """A new block; `value` is in every word of an adopted one, which `owner` holds (None: another runtime does),
+        and `filled` in those of one that the host has filled."""
         item = Item(self.next_number("item"), block, stream)
         if value is not None:
             item.adopted = True
             item.from_neighbour = owner is None
-            for part in item.parts:
-                part.value = value
+        item.on_host = filled is not None
+        for part in item.parts:
+            part.value = value if filled is None else filled
         if owner is not None:
             owner.item = item
         with self.lock:
