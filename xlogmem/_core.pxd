@@ -382,7 +382,9 @@ cdef void end_peak(CoreState* core, uint64_t* peak) noexcept nogil
 cdef bint look(CoreState* core) except -1 nogil
 cdef bint tear_down(CoreState* core, bint handles_are_gone, bint owners_live, bint may_sync) except -1 nogil
 cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil
-# Declared here so that the compiler does not put them into a free, which is a hot path.
+# Declared here so that the compiler does not put them into an allocation or a free, which are hot paths.
+cdef int get_bytes_for_host_locks(CoreState* core, ResourceTable* resource, Allocation* wanted,
+                                  Failure* failure) except -1 nogil
 cdef void begin_marker_locked(CoreState* core, StreamState* home) noexcept nogil
 cdef void add_share(Marker* marker, ResourceTable* resource, uint64_t nbytes) noexcept nogil
 cdef void settle_pending(CoreState* core) noexcept nogil
@@ -396,9 +398,7 @@ cdef int prepare_rest(CoreState* core, Window* window, Failure* failure) except 
 cdef int prepare_on_host_at_once(CoreState* core, Window* window, Failure* failure) except -1
 cdef AtOnce open_known_locked(CoreState* core, Window* window, Failure* failure) noexcept nogil
 cdef int allocate_at_once(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
-                          Failure* failure) except -1
-cdef int allocate_for_host_at_once(CoreState* core, ResourceTable* resource, Allocation* wanted,
-                                   Block** result) except -1 nogil
+                          Failure* failure) except -1 nogil
 cdef int free_at_once(CoreState* core, uint32_t slot, uint64_t generation, StreamState* stream) except -1
 cdef int allocate_many_at_once(CoreState* core, Allocation* wanted, Piece* pieces, size_t count,
                                Failure* failure) except -1

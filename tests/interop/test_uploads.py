@@ -150,6 +150,16 @@ def test_the_host_runs_ahead_as_far_as_the_staging_memory_goes(program):
         buffer.release()
 
 
+@pytest.mark.parametrize(("policy", "pieces"), [("eager", 2), ("min", 20)])
+def test_pieces_are_filled_again_where_the_copies_keep_up(program, policy, pieces):
+    """They are in the processor's cache then."""
+    program.x.driver.set_policy(policy)
+    x = program.state.upload(numpy.full(10 * MIB, 1, "uint8"), program.x.S)
+    assert program.staging().statistics()["allocations"] == pieces
+    assert value_of(x, program.x.S) == 1
+    x.release()
+
+
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_download_is_waited_for_where_it_is_read(program, waits):
     p = program

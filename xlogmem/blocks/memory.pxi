@@ -28,7 +28,6 @@ from xlogmem._core cimport (
     allocate,
     allocate_at_once,
     allocate_for_host,
-    allocate_for_host_at_once,
     block_at,
     defer_free,
     find_site_for_check,
@@ -144,7 +143,8 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     if done == NOT_AT_ONCE:
         with nogil:
             done = REFUSED if allocate(&core.state, source, &wanted, &block, &failure) else DONE
-    return end_allocation(core, handle, block, &wanted, &failure, done, resource)
+    end_allocation(core, handle, block, &wanted, &failure, done, resource)
+    return handle
 
 
 cdef DeviceBlock allocate_block_for_host(Core core, size_t nbytes, str tag, ResourceTable* source, object resource):
@@ -163,15 +163,16 @@ cdef DeviceBlock allocate_block_for_host(Core core, size_t nbytes, str tag, Reso
     start_call(&wanted, nbytes, core.state.order.streams[0].handle)
     if tag is not None or source.stack_depth or open_scopes != 0:
         label_in_scope(core, handle, &wanted, source.stack_depth)
-    done = allocate_for_host_at_once(&core.state, source, &wanted, &block)
+    done = allocate_at_once(&core.state, source, &wanted, &block, &failure)
     if done == NOT_AT_ONCE:
         with nogil:
             done = REFUSED if allocate_for_host(&core.state, source, &wanted, &block, &failure) else DONE
-    return end_allocation(core, handle, block, &wanted, &failure, done, resource)
+    end_allocation(core, handle, block, &wanted, &failure, done, resource)
+    return handle
 
 
-cdef inline DeviceBlock end_allocation(Core core, DeviceBlock handle, Block* block, Allocation* wanted,
-                                       Failure* failure, int done, object resource):
+cdef inline int end_allocation(Core core, DeviceBlock handle, Block* block, Allocation* wanted, Failure* failure, int done,
+                               object resource) except -1:
     """Give a handle the block that was allocated, or raise what prevented it."""
     release(wanted.tag)
     release(wanted.stack)
@@ -181,7 +182,7 @@ cdef inline DeviceBlock end_allocation(Core core, DeviceBlock handle, Block* blo
     fill_handle(handle, block, wanted.ptr, wanted.nbytes, wanted.generation, True)
     if unlikely(<bint>core.state.has_evicted):
         core.warn_of_eviction()
-    return handle
+    return 0
 
 
 cdef int refuse_for_host(object resource, bint is_own) except -1:

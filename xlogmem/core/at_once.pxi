@@ -36,7 +36,7 @@ cdef inline bint is_quiet(StreamState* stream) noexcept nogil:
     return <bint>stream.alive and stream.windows == 0 and stream.busy == 0 and <size_t>stream.handle > PER_THREAD
 
 
-cdef int query_at_once(CoreState* core, StreamState* stream, Failure* failure) except -1:
+cdef int query_at_once(CoreState* core, StreamState* stream, Failure* failure) except -1 nogil:
     """Return DONE if nothing prevents a use of the stream now, and the stream is not capturing."""
     cdef bint capturing = False
     if is_work_left(core) or not is_quiet(stream):
@@ -162,43 +162,34 @@ cdef inline bint is_just_dropped(Block* block) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- memory
 cdef int allocate_at_once(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
-                          Failure* failure) except -1:
-    """Allocate where the resource has memory at hand that the stream is ordered after."""
+                          Failure* failure) except -1 nogil:
+    """Allocate where the resource has memory at hand that the stream is ordered after, or that is idle for the host.  The
+    caller need not have the GIL."""
     cdef FrontierTable* frontiers = resource.frontiers
-    cdef StreamCache* cache = <StreamCache*>wanted.stream.cache.load() if resource == core.resource else NULL
+    cdef StreamState* stream = wanted.stream
+    cdef StreamCache* cache = NULL
     cdef int done = NOT_AT_ONCE
-    if frontiers != NULL and frontiers.allocate_at_once != NULL:
-        done = query_at_once(core, wanted.stream, failure)
+    if frontiers == NULL or frontiers.allocate_at_once == NULL:
+        return done
+    if unlikely(stream == NULL):
+        done = NOT_AT_ONCE if is_work_left(core) else DONE
+    else:
+        done = query_at_once(core, stream, failure)
+        cache = <StreamCache*>stream.cache.load() if resource == core.resource else NULL
     if done != DONE:
         return done
-    if cache != NULL and allocate_from_cache(core, cache, <size_t>wanted.stream.handle, wanted, result):
+    if cache != NULL and allocate_from_cache(core, cache, <size_t>stream.handle, wanted, result):
         return DONE
     if not core.order.lock.try_lock():
         return NOT_AT_ONCE
     wanted.generation = new_generation()
-    if <bint>wanted.stream.alive and frontiers.allocate_at_once(resource.self, wanted):
+    if (stream == NULL or <bint>stream.alive) and frontiers.allocate_at_once(resource.self, wanted):
         result[0] = track_locked(core, resource, wanted)
     else:
         done = NOT_AT_ONCE
     core.order.lock.unlock()
     if unlikely(<bint>core.wants_cache):
         add_cache(core)
-    return done
-
-
-cdef int allocate_for_host_at_once(CoreState* core, ResourceTable* resource, Allocation* wanted,
-                                   Block** result) except -1 nogil:
-    """Allocate for the host where the resource has memory at hand that the host knows to be idle."""
-    cdef FrontierTable* frontiers = resource.frontiers
-    cdef int done = NOT_AT_ONCE
-    if (frontiers == NULL or frontiers.allocate_at_once == NULL or is_work_left(core)
-            or not core.order.lock.try_lock()):
-        return NOT_AT_ONCE
-    wanted.generation = new_generation()
-    if frontiers.allocate_at_once(resource.self, wanted):
-        result[0] = track_locked(core, resource, wanted)
-        done = DONE
-    core.order.lock.unlock()
     return done
 
 

@@ -51,9 +51,9 @@ from xlogmem._core cimport (
     Figures,
     Found,
     StreamCache,
+    allocate_at_once,
     allocate_by_handle,
     allocate_for_host,
-    allocate_for_host_at_once,
     allocate_from_cache,
     allocate_in_call,
     count_all_locked,
@@ -230,7 +230,7 @@ cdef int allocate_for_host_from(RuntimeHold* hold, size_t nbytes, Block** block,
     start_call(&wanted, nbytes, core.order.streams[0].handle)
     wanted.tag = hold.tag
     take_stack(core, &wanted.stack)
-    if allocate_for_host_at_once(core, core.resource, &wanted, block) == NOT_AT_ONCE:
+    if allocate_at_once(core, core.resource, &wanted, block, failure) == NOT_AT_ONCE:
         failed = allocate_for_host(core, core.resource, &wanted, block, failure)
     release(wanted.stack)
     return failed

@@ -1,9 +1,9 @@
 # Copies that the host does not wait for, through page-locked memory of the runtime's own.
 #
 # The driver reads pageable memory in the call that copies it, and that call may wait for the stream.  So an upload takes
-# the bytes to page-locked memory first, piece by piece: each piece is memory for the host, which is idle, and is freed as
-# soon as its copy is queued.  The pool of these pieces lets the host run ahead, and have the host wait for the oldest
-# piece at most.
+# the bytes to page-locked memory first, piece by piece: each piece is memory for the host, which is idle, and is freed
+# once its copy is queued.  The pool of these pieces lets the host run ahead, and has the host wait for the oldest piece at
+# most.
 
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
@@ -19,7 +19,7 @@ from xlogmem.streams import host
 
 
 cdef enum:
-    PIECE = 4 << 20                         # bytes: long enough for the copy engine's rate
+    PIECE = 512 << 10                       # bytes: two are in the processor's cache
     TAKEN_AT_ONCE = 1 << 20                 # bytes of pageable memory that the driver takes without a wait
 
 
@@ -73,6 +73,8 @@ cdef int upload_in_pieces(Buffer target, const void* source, size_t nbytes, Stre
     """Copy host memory through page-locked memory.  One use of the buffer covers all pieces, so that a use by another
     thread has none of them or all."""
     cdef LaunchRecorder whole = target.new_recorder(stream, WRITE)
+    cdef DeviceBlock piece
+    cdef list newest = []                   # pieces, at most two
     cdef size_t done = 0, count
     begin_call(target)
     try:
@@ -80,30 +82,42 @@ cdef int upload_in_pieces(Buffer target, const void* source, size_t nbytes, Stre
         try:
             while done < nbytes:
                 count = min(<size_t>PIECE, nbytes - done)
-                upload_piece(target, done, <const char*>source + done, count, stream)
+                piece = next_piece(target.core, newest, min(<size_t>PIECE, nbytes))
+                newest.append(piece)
+                upload_piece(target, done, <const char*>source + done, count, piece, stream)
                 done += count
         finally:
             whole.finish(LAUNCHED)
+            for piece in newest:
+                piece.close()
     finally:
         end_call(target)
     return 0
 
 
-cdef int upload_piece(Buffer target, size_t offset, const void* source, size_t nbytes, Stream stream) except -1:
-    cdef Core core = target.core
-    cdef DeviceBlock piece = core.allocate(nbytes, host, resource=staging_of(core))
+cdef DeviceBlock next_piece(Core core, list newest, size_t nbytes):
+    """Return the older of the two newest pieces if its copy is complete, because it is in the processor's cache; else it
+    is freed, and there is a new one."""
+    cdef DeviceBlock older
+    if len(newest) == 2:
+        older = newest.pop(0)
+        if older.ready:
+            return older
+        older.close()
+    return core.allocate(nbytes, host, resource=staging_of(core))
+
+
+cdef int upload_piece(Buffer target, size_t offset, const void* source, size_t nbytes, DeviceBlock piece,
+                      Stream stream) except -1:
     cdef LaunchRecorder recorder
     cdef Work work
-    try:
-        with nogil:
-            memcpy(<void*>piece.address, source, nbytes)        # it is idle, and no other thread knows it
-        work.kind, work.target, work.nbytes = COPY_IN, target.layout.ptr + offset, nbytes
-        work.source = piece.address
-        recorder = record_on(stream)
-        add_use(recorder, piece, READ, piece)
-        enqueue(target, recorder, &work, "copying from the host")
-    finally:
-        piece.close()
+    with nogil:
+        memcpy(<void*>piece.address, source, nbytes)    # it is idle, and no other thread knows it
+    work.kind, work.target, work.nbytes = COPY_IN, target.layout.ptr + offset, nbytes
+    work.source = piece.address
+    recorder = record_on(stream)
+    add_use(recorder, piece, READ, piece)
+    enqueue(target, recorder, &work, "copying from the host")
     return 0
 
 
