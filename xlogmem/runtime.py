@@ -22,6 +22,7 @@ from xlogmem.resources import (
     DeviceMemoryResource,
     DirectMemoryResource,
     GuardResourceAdaptor,
+    PinnedMemoryResource,
     PoolMemoryResource,
 )
 from xlogmem.resources.layers import layers_of
@@ -115,6 +116,7 @@ class DeviceRuntime(Runtime):
     _prepared: dict[tuple[int, int], list[LaunchRecorder]]     # by generation and stream: what is not finished yet
     _prepared_lock: ProcessLock
     _number: int                                                # of the runtime in its process, from 1
+    _page_locked: PoolMemoryResource | None = None              # for memory of libraries; made when one needs it
 
     @names_nearest
     def __new__(cls, device_id: int = 0, *, resource: DeviceMemoryResource | None = None,
@@ -248,6 +250,14 @@ class DeviceRuntime(Runtime):
     def _tag_here(self, library: str) -> str | None:
         """The same of an allocation from Python, where a scope gives its own tag."""
         return None if in_scope() else self._tag_for(library)
+
+    def _page_locked_pool(self) -> PoolMemoryResource:
+        """The pool of page-locked memory that libraries allocate from; it lives as long as the runtime."""
+        pool = self._page_locked
+        if pool is None:
+            made = PoolMemoryResource(PinnedMemoryResource(device_id=self.device_id))
+            pool = vars(self).setdefault("_page_locked", made)      # another thread may have made one
+        return pool
 
     def _repr_html_(self) -> str:
         """Totals and the largest holders, for notebooks."""

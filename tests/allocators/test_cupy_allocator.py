@@ -1,6 +1,9 @@
 """CuPy's arrays as blocks: found by their addresses, ordered by `use`, freed in order."""
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 from allocator_stand_ins import NullStream
 from cuda.bindings import driver as cuda
@@ -12,8 +15,12 @@ from xlogmem import (
     DriverError,
     LimitingResourceAdaptor,
     OutOfBudgetError,
+    OutOfDeviceMemoryError,
+    PinnedMemoryResource,
+    PoolMemoryResource,
     StreamMisuseError,
     allocators,
+    host,
     use,
 )
 from xlogmem import runtime as runtimes
@@ -231,3 +238,203 @@ def test_each_device_has_its_runtime(enabled, x):
         runtime.reap_pending()
         assert runtime.live_bytes == 0
     assert len(allocators.cupy._streams) == 0           # default streams need no entry
+
+
+# ---------------------------------------------------------------------------------------------- page-locked memory
+NBYTES = 4096
+
+
+@pytest.fixture
+def pinned(cupy, x):
+    """CuPy's page-locked memory comes from x's runtime, too; copies run as late as they may."""
+    x.driver.set_policy("min")
+    xlogmem.enable("cupy", pinned=True)
+    return cupy
+
+
+def one_block(x):
+    """The pool of x's runtime has room for one block."""
+    x.runtime._page_locked = PoolMemoryResource(PinnedMemoryResource(), maximum_pool_size=NBYTES, chunk_size=NBYTES)
+
+
+def upload(x, array, declared=True):
+    """Queue a copy on S that reads the array; what it has copied is read behind it."""
+    target = x.alloc(x.S, array.nbytes)
+    accesses = {"read": array.ctypes.data} if declared else {}
+    with use(x.S, write=target, **accesses):
+        check(cuda.cuMemcpyHtoDAsync(target.ptr, array.ctypes.data, array.nbytes, x.S.handle))
+    return target
+
+
+def copied(x, target):
+    check(cuda.cuCtxSynchronize())
+    value = x.driver.peek(target.ptr, 1)[0]
+    target.free()
+    x.driver.clear_races()
+    return value
+
+
+def test_a_page_locked_array_is_a_block_for_the_host(pinned, x):
+    array = pinned.empty_pinned(NBYTES)
+    found = x.runtime.find_block(array[5:])
+    assert (found.ptr, found.alloc_stream, x.runtime.live_bytes) == (array.ctypes.data, None, NBYTES)
+    with use(host, write=array):                        # the memory is idle
+        array[:] = 1
+    assert (x.driver.calls("cuEventSynchronize"), x.driver.calls("cuEventRecord")) == (0, 0)
+    view = array[10:]
+    del array
+    assert x.runtime.find_block(view) == found
+    before = x.driver.all_calls()
+    del view
+    assert x.driver.all_calls() == before               # a finalizer makes no driver call
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == 0
+    memory = pinned.cuda.alloc_pinned_memory(NBYTES)
+    assert memory.ptr == int(memory.mem) == found.ptr   # used again
+    assert memory.mem.size == NBYTES
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_host_waits_for_the_copy_that_reads_its_array(pinned, x, dropped):
+    array = pinned.empty_pinned(NBYTES)
+    array[:] = 1
+    target = upload(x, array)
+    if dropped:
+        x.driver.drop("cuEventSynchronize")
+    with use(host, write=array):
+        array[:] = 2
+    assert copied(x, target) == (2 if dropped else 1)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_memory_that_a_copy_reads_is_not_handed_out_again(pinned, x, declared):
+    """Twin: of a copy that no `use` names nothing is known."""
+    array = pinned.empty_pinned(NBYTES)
+    array[:] = 1
+    target, address = upload(x, array, declared), array.ctypes.data
+    del array
+    array = pinned.empty_pinned(NBYTES)
+    array[:] = 2
+    assert (array.ctypes.data != address) == declared
+    assert x.driver.calls("cuEventSynchronize") == 0
+    assert copied(x, target) == (1 if declared else 2)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_an_allocation_waits_for_the_copy_where_the_pool_may_not_grow(pinned, x, dropped):
+    one_block(x)
+    array = pinned.empty_pinned(NBYTES)
+    array[:] = 1
+    target, address = upload(x, array), array.ctypes.data
+    del array
+    if dropped:
+        x.driver.drop("cuEventSynchronize")
+    array = pinned.empty_pinned(NBYTES)
+    array[:] = 2
+    assert array.ctypes.data == address
+    assert copied(x, target) == (2 if dropped else 1)
+
+
+def test_page_locked_memory_without_bytes_is_no_block(pinned, x):
+    before = x.driver.all_calls()
+    memory = pinned.cuda.alloc_pinned_memory(0)
+    assert (memory.ptr, memory.mem.size, int(memory.mem)) == (0, 0, 0)
+    assert x.driver.all_calls() == before
+    assert x.runtime._page_locked is None
+
+
+def test_out_of_page_locked_memory_is_cupys_error_after_a_collection(pinned, x):
+    one_block(x)
+    circle = [pinned.empty_pinned(NBYTES)]
+    with pytest.raises(pinned.cuda.runtime.CUDARuntimeError) as caught:
+        pinned.empty_pinned(NBYTES)
+    assert caught.value.status == 2
+    assert isinstance(caught.value.__cause__, OutOfDeviceMemoryError)
+    del caught
+    circle.append(circle)
+    del circle
+    assert pinned.empty_pinned(NBYTES).ctypes.data      # what was in the circle is collected
+
+
+def test_page_locked_memory_from_before_stays_cupys(cupy, x):
+    """It is tracked if it is adopted; CuPy frees it."""
+    before = cupy.empty_pinned(NBYTES)
+    xlogmem.enable("cupy", pinned=True)
+    assert x.runtime.find_block(before) is None
+    tracked = x.runtime.adopt(before)
+    with use(host, write=before):
+        pass
+    tracked.free()
+    del before, tracked
+    assert x.driver.calls("cuMemFreeHost") == 1
+
+
+@pytest.mark.parametrize("enabled_before", [True, False])
+def test_page_locked_memory_is_replaced_and_restored(cupy, x, enabled_before):
+    def is_tracked():
+        return x.runtime.find_block(cupy.empty_pinned(NBYTES)) is not None
+
+    if enabled_before:
+        xlogmem.enable("cupy")
+        assert not is_tracked()
+    xlogmem.enable("cupy", pinned=True)
+    assert is_tracked()
+    xlogmem.enable("cupy")                              # leaves it
+    assert is_tracked()
+    array = cupy.empty_pinned(NBYTES)
+    xlogmem.disable("cupy")
+    assert cupy.current.pinned == cupy.get_default_pinned_memory_pool().malloc
+    assert x.runtime.find_block(array)
+    xlogmem.enable("cupy")
+    assert not is_tracked()
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_another_allocator_of_page_locked_memory_stays(cupy, x, refuses):
+    """CuPy does not say which one it has: memory without bytes does, if the allocator gives any."""
+    def other(nbytes):
+        if refuses:
+            raise ValueError("no bytes")
+        return cupy.get_default_pinned_memory_pool().malloc(nbytes)
+
+    xlogmem.enable("cupy", pinned=True)
+    cupy.cuda.set_pinned_memory_allocator(other)
+    xlogmem.disable("cupy")
+    assert cupy.current.pinned is other
+    xlogmem.enable("cupy", pinned=True)
+    assert cupy.current.pinned is allocators.cupy.allocate_pinned
+
+
+def test_page_locked_memory_of_each_device(pinned, x):
+    here = pinned.empty_pinned(NBYTES)
+    pinned.current.device = 1
+    there = pinned.empty_pinned(NBYTES)
+    other = xlogmem.get_runtime(1)
+    assert (x.runtime.find_block(here).device_id, other.find_block(there).device_id) == (0, 1)
+    assert [resource.device_id for resource in other.resources] == [1, 1]
+    assert x.runtime._page_locked_pool() is x.runtime.resources[1] is not other._page_locked_pool()
+    with use(host, write=[here, there]):
+        pass
+    del here, there
+    for runtime in (x.runtime, other):
+        runtime.reap_pending()
+        assert runtime.live_bytes == 0
+
+
+def test_the_pool_keeps_no_runtime(pinned, x):
+    pinned.current.device = 1
+    pinned.empty_pinned(NBYTES)
+    other = weakref.ref(xlogmem.get_runtime(1))
+    runtimes._runtimes[1] = None
+    gc.collect()
+    assert other() is None
+
+
+def test_threads_that_allocate_first_share_one_pool(pinned, x):
+    """The second thread comes while the first makes the pool."""
+    pools = []
+    runtime = x.runtime
+    x.driver.on_call("cuMemHostAlloc", lambda: pools.append(runtime._page_locked_pool()))
+    array = pinned.empty_pinned(NBYTES)
+    assert pools == [x.runtime.resources[1]]
+    del array

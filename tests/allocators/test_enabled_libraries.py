@@ -199,6 +199,37 @@ def test_libraries_that_allocate_through_rmm_stay_there(cupy, numba, rmm, monkey
     assert rmm.calls[-1] == ("disable", [1])            # and the program device 0
 
 
+def test_pinned_is_for_cupys_own_allocators(cupy, numba, rmm, monkeypatch):
+    for names, pinned, error in ((("numba",), True, ValueError), (("cuda.core", "rmm", "torch"), True, ValueError),
+                                 (("cupy",), "no", TypeError), (("cupy",), 1, TypeError), (("cupy",), None, TypeError)):
+        with pytest.raises(error, match="pinned"):
+            xlogmem.enable(*names, pinned=pinned)
+    def theirs(nbytes): ...
+    monkeypatch.setitem(sys.modules, "rmm.allocators.cupy", SimpleNamespace(rmm_cupy_allocator=theirs))
+    cupy.cuda.set_allocator(theirs)
+    with pytest.raises(ValueError, match=r"pinned=True .* allocates through RMM"):
+        xlogmem.enable("cupy", pinned=True)
+    assert (rmm.calls, allocators._enabled) == ([], {})
+    assert cupy.current.pinned == cupy.get_default_pinned_memory_pool().malloc
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_after_an_error_page_locked_memory_is_as_before(cupy, monkeypatch, enabled):
+    if enabled:
+        xlogmem.enable("cupy")
+    own = cupy.current.pinned
+
+    def broken(allocator):
+        raise OSError("broken")
+
+    monkeypatch.setattr(cupy.cuda, "set_pinned_memory_allocator", broken)
+    with pytest.raises(OSError, match="broken"):
+        xlogmem.enable("cupy", pinned=True)
+    assert list(allocators._enabled) == ["cupy"] * enabled
+    assert cupy.current.pinned == own
+    assert (cupy.cuda.get_allocator() is allocators.cupy.allocate) == enabled
+
+
 def test_rmm_comes_first_and_is_undone_where_another_fails(cupy, rmm):
     def broken(nbytes):
         assert rmm.calls == ["enable"]

@@ -52,6 +52,31 @@ del x                                                       # the second
 xlogmem.get_runtime().reap_pending(blocking=False)
 b.synchronize()
 """
+CUPY_PINNED = HEAD + """
+xlogmem.enable("cupy", pinned=True)
+import cupy, cupyx
+stream, x = cupy.cuda.Stream(non_blocking=True), cupy.empty(1000, "f4")
+staging = cupyx.empty_pinned(1000, "f4")
+for number in range(3):
+    with use(xlogmem.host, write=staging):
+        staging[:] = number                                 # the second
+    with stream, xlogmem.use(stream, read=staging, write=x):
+        x.set(staging, stream)                              # the first
+stream.synchronize()
+"""
+CUPY_PINNED_FREED = HEAD + """
+xlogmem.enable("cupy", pinned=True)
+import cupy, cupyx
+stream, x = cupy.cuda.Stream(non_blocking=True), cupy.empty(1000, "f4")
+cupy.cuda.get_current_stream().synchronize()
+for number in range(3):
+    batch = cupyx.empty_pinned(1000, "f4")                  # the second
+    batch[:] = number
+    with use(stream, read=batch, write=x):
+        x.set(batch, stream)                                # the first
+    del batch
+stream.synchronize()
+"""
 NUMBA = HEAD + """
 xlogmem.enable("numba")
 from cuda.bindings import driver
@@ -156,6 +181,65 @@ else:
 del z
 xlogmem.enable("cupy")
 del view, y, other, found
+for each in (runtime, xlogmem.get_runtime(1)):
+    each.reap_pending()
+    assert each.live_bytes == 0, each.live_bytes
+"""
+REAL_CUPY_PINNED = """
+import warnings
+import cupy, cupyx, numpy
+before = cupyx.empty_pinned(1000)
+import xlogmem
+xlogmem.enable("cupy")
+assert xlogmem.get_runtime().find_block(cupyx.empty_pinned(1000)) is None
+for _ in range(2):
+    xlogmem.enable("cupy", pinned=True)
+runtime = xlogmem.get_runtime()
+made = [cupyx.empty_pinned((3, 4)), cupyx.zeros_pinned(5), cupyx.empty_like_pinned(numpy.ones((2, 3)).T),
+        cupyx.zeros_like_pinned(cupy.ones(7, "u1")), numpy.frombuffer(cupy.cuda.alloc_pinned_memory(64) + 8, "u1")]
+assert all(runtime.find_block(array) for array in made) and runtime.find_block(before) is None
+assert made[1].sum() == made[3].sum() == 0 and made[4].size == 56
+assert cupyx.empty_pinned((0, 3)).size == 0 and cupy.cuda.alloc_pinned_memory(0).size() == 0
+with xlogmem.use(xlogmem.host, write=made):
+    made[0][:] = 7
+try:
+    cupyx.empty_pinned(1 << 50)
+except cupy.cuda.runtime.CUDARuntimeError as error:
+    assert isinstance(error.__cause__, xlogmem.OutOfDeviceMemoryError), error.__cause__
+    assert "cudaErrorMemoryAllocation" in str(error) and error.status == 2, error
+else:
+    raise SystemExit("no error")
+for wrong in (-1, None, "x"):
+    try:
+        cupy.cuda.alloc_pinned_memory(wrong)
+    except (OverflowError, TypeError):
+        pass
+    else:
+        raise SystemExit("no error")
+count = runtime.counters()["allocations"]
+for value in range(20):                                     # CuPy keeps what it copies from until the copy is done
+    x = cupy.asarray(numpy.full(1000, value))
+assert runtime.counters()["allocations"] == count + 40      # each array has two
+room, runtime._page_locked = runtime._page_locked, xlogmem.PoolMemoryResource(
+    xlogmem.PinnedMemoryResource(), maximum_pool_size=4096, chunk_size=4096)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    x = cupy.asarray(numpy.full(1000, 1))                   # copies without page-locked memory
+assert ["pinned memory" in str(one.message) for one in caught] == [True], caught
+runtime._page_locked = room
+with cupy.cuda.Device(1):
+    other = cupyx.empty_pinned(10)
+    assert xlogmem.get_runtime(1).find_block(other).device_id == 1
+xlogmem.disable("cupy")
+assert runtime.find_block(made[0]) and runtime.find_block(cupyx.empty_pinned(1000)) is None
+assert type(cupy.cuda.alloc_pinned_memory(64).mem) is cupy.cuda.pinned_memory.PooledPinnedMemory
+xlogmem.enable("cupy", pinned=True)
+cupy.cuda.set_pinned_memory_allocator()                     # without CuPy's pool
+xlogmem.disable("cupy")
+assert type(cupy.cuda.alloc_pinned_memory(64).mem) is cupy.cuda.PinnedMemory
+cupy.cuda.Device().synchronize()
+cupy.cuda.alloc_pinned_memory(0)                            # CuPy releases what it has kept
+del made, other, x
 for each in (runtime, xlogmem.get_runtime(1)):
     each.reap_pending()
     assert each.live_bytes == 0, each.live_bytes
@@ -301,6 +385,8 @@ assert xlogmem.rmm.active_devices() == [0]              # the program has enable
 PROGRAMS = [
     pytest.param(CUPY, "write/read", id="cupy", marks=needs("cupy", "nvidia.cuda_nvrtc")),
     pytest.param(CUPY_FREED, "read/free", id="cupy-freed", marks=needs("cupy", "nvidia.cuda_nvrtc")),
+    pytest.param(CUPY_PINNED, "read/write", id="cupy-pinned", marks=needs("cupy")),
+    pytest.param(CUPY_PINNED_FREED, "read/reuse", id="cupy-pinned-freed", marks=needs("cupy")),
     pytest.param(NUMBA, "write/read", id="numba", marks=needs("numba_cuda", "nvidia.cuda_nvcc")),
     pytest.param(CORE, "write/read", id="cuda.core", marks=needs("cuda.core", "nvidia.cuda_nvrtc")),
 ]
@@ -334,6 +420,13 @@ def test_what_is_on_rmm_stays_there():
 def test_the_real_cupy(checked):
     """Devices, views, no bytes, no memory, captures, many streams, undoing."""
     run = checked(REAL_CUPY)
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+@needs("cupy")
+def test_the_real_cupys_page_locked_memory(checked):
+    """The functions of cupyx, CuPy's own copies, devices, no bytes, no memory, undoing."""
+    run = checked(REAL_CUPY_PINNED)
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 

@@ -6,10 +6,12 @@ still does is looked at with the real ones in tests/check/test_allocators_checke
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import threading
 import weakref
 from types import ModuleType, SimpleNamespace
 
+import numpy
 from cuda.bindings import driver as cuda
 
 from xlogmem.sim.kernels import check
@@ -68,11 +70,38 @@ class OutOfMemoryError(MemoryError):
         super().__init__(f"Out of memory allocating {size} bytes (so far: {total}, limit: {limit})")
 
 
+class PinnedMemoryPointer:
+    def __init__(self, mem, offset):
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+
+class PinnedMemory:
+    """CuPy's own: from the driver."""
+
+    def __init__(self, nbytes):
+        self.size, self.ptr = nbytes, int(check(cuda.cuMemHostAlloc(nbytes, 0))) if nbytes else 0
+
+    def __del__(self):
+        if self.ptr:
+            check(cuda.cuMemFreeHost(self.ptr))
+
+
+class PinnedMemoryPool:
+    def malloc(self, nbytes):
+        return PinnedMemoryPointer(PinnedMemory(nbytes), 0)
+
+
+class CUDARuntimeError(RuntimeError):
+    def __init__(self, status):
+        super().__init__(f"error {status}")
+        self.status = status
+
+
 def cupy():
     """The modules of a new CuPy; `current` of the first has the stream and the device of all threads."""
     current = SimpleNamespace(stream=NullStream(), device=0, of_thread=None)
-    pool = MemoryPool(current)
-    current.allocator = pool.malloc
+    pool, pinned_pool = MemoryPool(current), PinnedMemoryPool()
+    current.allocator, current.pinned = pool.malloc, pinned_pool.malloc
 
     @contextlib.contextmanager
     def on_device(number):
@@ -90,6 +119,19 @@ def cupy():
 
     def empty(nbytes):
         return CupyArray(get_allocator()(nbytes), nbytes)
+
+    def set_pinned_memory_allocator(allocator):
+        current.pinned = allocator
+
+    def alloc_pinned_memory(nbytes):
+        return current.pinned(nbytes)
+
+    def empty_pinned(nbytes):
+        """Of `cupyx`: an array of NumPy."""
+        pointer = alloc_pinned_memory(nbytes)
+        memory = (ctypes.c_uint8 * nbytes).from_address(pointer.ptr)
+        memory.pointer = pointer                        # a class of Python has no buffers before Python 3.12
+        return numpy.frombuffer(memory, numpy.uint8)
 
     class BaseStream:
         """A stream of the stand-in, which begins and ends captures of any stream that it is made of."""
@@ -113,10 +155,12 @@ def cupy():
                     OutOfMemoryError=OutOfMemoryError, _get_thread_local_allocator=lambda: current.of_thread)
     of_cuda = module("cupy.cuda", memory=memory, get_allocator=get_allocator, set_allocator=set_allocator,
                      get_current_stream=lambda: current.stream, Device=on_device,
-                     Stream=Stream, ExternalStream=ExternalStream,
+                     Stream=Stream, ExternalStream=ExternalStream, PinnedMemoryPointer=PinnedMemoryPointer,
+                     alloc_pinned_memory=alloc_pinned_memory, set_pinned_memory_allocator=set_pinned_memory_allocator,
                      device=SimpleNamespace(get_device_id=lambda: current.device),
-                     runtime=SimpleNamespace(getDeviceCount=lambda: 2))
-    top = module("cupy", cuda=of_cuda, empty=empty, current=current, pool=pool)
+                     runtime=SimpleNamespace(getDeviceCount=lambda: 2, CUDARuntimeError=CUDARuntimeError))
+    top = module("cupy", cuda=of_cuda, empty=empty, empty_pinned=empty_pinned, current=current, pool=pool,
+                 get_default_pinned_memory_pool=lambda: pinned_pool)
     return {"cupy": top, "cupy.cuda": of_cuda, "cupy.cuda.memory": memory}
 
 

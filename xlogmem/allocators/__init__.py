@@ -57,6 +57,13 @@ class OnDevices(Protocol):
         """Replace RMM's resources on these devices."""
 
 
+class HasPinned(Protocol):
+    """Interface of CuPy's module beyond `Neighbour`."""
+
+    def enable_pinned(self) -> None:
+        """Replace the allocator of page-locked memory, too.  `disable` restores both."""
+
+
 _enabled: dict[str, Neighbour] = {}         # by name; the module of RMM for a library that allocates there
 _lock = ProcessLock()
 
@@ -66,7 +73,7 @@ def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsInde
            policy: str | None = None, pool_allocator: bool = False,
            initial_pool_size: int | str | float | None = None, maximum_pool_size: int | str | float | None = None,
            limit: int | str | float | None = None, statistics: bool = False, log: Any | None = None,
-           guard: bool = False) -> None:
+           guard: bool = False, pinned: bool = False) -> None:
     """Let other libraries allocate from the process's own runtimes, so that `use` finds their arrays.
 
     Parameters
@@ -96,12 +103,19 @@ def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsInde
         the device before its ending: ``"log.dev1.csv"``.
     guard : bool
         Find writes past the ends of blocks and after frees; see `GuardResourceAdaptor`.
+    pinned : bool
+        For CuPy, which allocates its page-locked memory from the runtime, too: memory for the host, as
+        ``runtime.allocate(nbytes, xlogmem.host)`` gives it, from a `PoolMemoryResource` beside the runtime's own
+        resource, so the options above are not about it.  ``use(xlogmem.host, write=array)`` finds such arrays, and
+        freed memory is not handed out while a copy that a `use` has named still reads it.
 
     Raises
     ------
     ValueError
-        No name, or an unknown one; or some of the devices, where none of the libraries is on RMM; or an option is none,
-        here or in the environment.
+        No name, or an unknown one; or some of the devices, where none of the libraries is on RMM; or `pinned`, where
+        CuPy is not among the libraries or is on RMM; or an option is none, here or in the environment.
+    TypeError
+        `pinned` is not a bool, or an option of another type.
     ImportError
         The library is not installed, or too old.
     RuntimeError
@@ -114,8 +128,8 @@ def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsInde
     Notes
     -----
     All libraries are checked before any is changed, and after an error none is.  A second call does nothing, unless
-    other code has replaced the allocator meanwhile.  Memory comes from `get_runtime` of the current device, in order of
-    the stream, and is freed there after every `use`.  Thread-safe.
+    other code has replaced the allocator meanwhile, or it is the first with `pinned`.  Memory comes from `get_runtime`
+    of the current device, in order of the stream, and is freed there after every `use`.  Thread-safe.
 
     The options are those of the process's own runtimes, which are made with the first allocation on a device and keep
     them.  None and False want nothing, so a later call may leave them out, or repeat them.  The environment variable
@@ -124,6 +138,7 @@ def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsInde
     Examples
     --------
     >>> xlogmem.enable("cupy", "torch", limit="8GiB", pool_allocator=True)      # doctest: +SKIP
+    >>> xlogmem.enable("cupy", pinned=True)                                     # doctest: +SKIP
     """
     from xlogmem.resources.options import is_wanted  # dataclasses take longer to import than xlogmem
 
@@ -132,10 +147,15 @@ def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsInde
              "maximum_pool_size": maximum_pool_size, "limit": limit, "statistics": statistics, "log": log,
              "guard": guard}
     options: Options = {name: value for name, value in given.items() if is_wanted(value)}  # type: ignore
-    neighbours = {name: _import(name) for name in _in_order(names)}     # not under the lock: imports have their own
+    chosen = _in_order(names)
+    _check_pinned(pinned, chosen)
+    neighbours = {name: _import(name) for name in chosen}       # not under the lock: imports have their own
     on_rmm = sys.modules.get(f"{__name__}.rmm")
     if devices not in (None, "all") and not any(neighbour is on_rmm for neighbour in neighbours.values()):
         raise ValueError("devices are chosen for RMM alone: other libraries allocate on each device that is current")
+    if pinned and neighbours["cupy"] is on_rmm:
+        raise ValueError("pinned=True is for CuPy with its own allocators. CuPy allocates through RMM here, and there "
+                         "xlogmem replaces RMM's resource alone: leave pinned out")
     with _lock, _chosen(options, any(neighbour is not on_rmm for neighbour in neighbours.values())):
         _refuse_without_driver(neighbours)
         for neighbour in neighbours.values():
@@ -150,10 +170,21 @@ def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsInde
                 if name not in _enabled:
                     done.append(name)
                 _enabled[name] = neighbour
+            if pinned:
+                cast(HasPinned, neighbours["cupy"]).enable_pinned()
         except BaseException:
             for name in reversed(done):
                 _disable(name)
             raise
+
+
+def _check_pinned(pinned: Any, names: list[str]) -> None:
+    if not isinstance(pinned, bool):                    # a text such as "no" would count as True
+        raise TypeError(f"pinned must be True or False, got {pinned!r}")
+    if pinned and "cupy" not in names:
+        raise ValueError("pinned=True is for page-locked memory of CuPy, which is not named here. PyTorch's cannot be "
+                         "replaced, and the other libraries keep theirs: write enable('cupy', pinned=True), or leave "
+                         "pinned out and allocate on xlogmem.host")
 
 
 @contextmanager
@@ -195,7 +226,7 @@ def disable(*names: Library) -> None:
     """Restore the allocators from before `enable`, of all libraries or of some.
 
     Memory that was allocated meanwhile stays tracked until it is freed.  If other code has replaced the allocator, that
-    one stays.
+    one stays.  Page-locked memory comes from CuPy's default pool again.
 
     Parameters
     ----------

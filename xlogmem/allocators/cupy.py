@@ -1,4 +1,4 @@
-"""CuPy: an allocator whose memory is a block, in order of CuPy's current stream."""
+"""CuPy: an allocator whose memory is a block, in order of CuPy's current stream; another for page-locked memory."""
 from __future__ import annotations
 
 import gc
@@ -16,11 +16,15 @@ from xlogmem.allocators._opaque import OpaqueStreams
 from xlogmem.allocators._simulated import find_simulated_driver
 from xlogmem.blocks import DeviceBlock
 from xlogmem.runtime import DeviceRuntime, get_runtime
+from xlogmem.streams import host
 
-__all__ = ["allocate", "disable", "enable", "is_on_rmm", "refuse"]
+__all__ = ["allocate", "allocate_pinned", "disable", "enable", "enable_pinned", "has_pinned", "is_on_rmm", "refuse"]
+
+OUT_OF_MEMORY = 2                                       # the status: cudaErrorMemoryAllocation
 
 _streams = OpaqueStreams()
 _former: Callable[[int], Any] | None = None             # what `enable` has replaced
+_pinned = False                                         # whether `enable_pinned` has set an allocator
 
 
 class BlockMemory(memory.BaseMemory):
@@ -72,6 +76,47 @@ def allocate(nbytes: int) -> memory.MemoryPointer:
     return memory.MemoryPointer(BlockMemory(block, nbytes, device), 0)
 
 
+class HostMemory:
+    """Page-locked memory: a block for the host, which is freed when it is dropped with this.
+
+    It is not a `PinnedMemory` of CuPy's, whose finalizer calls the driver.
+    """
+
+    def __init__(self, block: DeviceBlock | None, nbytes: int) -> None:
+        self.block = block
+        self.ptr = block.ptr if block is not None else 0
+        self.size = nbytes
+
+    def __int__(self) -> int:
+        return self.ptr
+
+
+def allocate_pinned(nbytes: int) -> cupy.cuda.PinnedMemoryPointer:
+    """CuPy's allocator of page-locked memory: a block of the current device's runtime, which the host may use at once.
+
+    Raises
+    ------
+    cupy.cuda.runtime.CUDARuntimeError
+        There is no memory, also after a garbage collection.  The cause says more.
+    """
+    block = None
+    if nbytes:
+        runtime = get_runtime(cupy.cuda.device.get_device_id())
+        try:
+            block = _allocate_for_host(runtime, nbytes)
+        except MemoryError:
+            gc.collect()
+            try:
+                block = _allocate_for_host(runtime, nbytes)
+            except MemoryError as error:
+                raise cupy.cuda.runtime.CUDARuntimeError(OUT_OF_MEMORY) from error
+    return cupy.cuda.PinnedMemoryPointer(HostMemory(block, nbytes), 0)
+
+
+def _allocate_for_host(runtime: DeviceRuntime, nbytes: int) -> DeviceBlock:
+    return runtime.allocate(nbytes, host, tag=runtime._tag_here("CuPy"), resource=runtime._page_locked_pool())
+
+
 def _allocate_after_collection(runtime: DeviceRuntime, nbytes: int, stream: Any) -> DeviceBlock:
     """As CuPy's own pool does: arrays may be in cycles of objects."""
     gc.collect()
@@ -120,8 +165,32 @@ def enable() -> None:
         _captures.watch(getattr(cupy.cuda, name, object), "begin_capture", "end_capture")
 
 
+def enable_pinned() -> None:
+    """Replace the allocator of page-locked memory.  CuPy does not say which one it had."""
+    global _pinned
+    _pinned = True                                      # first, as above
+    cupy.cuda.set_pinned_memory_allocator(allocate_pinned)
+
+
 def disable() -> None:
+    global _pinned
     _refuse_inside_context()
     if cupy.cuda.get_allocator() is allocate:
         cupy.cuda.set_allocator(_former)
+    if _pinned and _is_pinned_ours():
+        cupy.cuda.set_pinned_memory_allocator(cupy.get_default_pinned_memory_pool().malloc)
+    _pinned = False
     _captures.unwatch()
+
+
+def has_pinned() -> bool:
+    """True between `enable_pinned` and `disable`."""
+    return _pinned
+
+
+def _is_pinned_ours() -> bool:
+    """CuPy does not say which allocator it has, but each allocator marks its memory, also where it has no bytes."""
+    try:
+        return isinstance(cupy.cuda.alloc_pinned_memory(0).mem, HostMemory)
+    except Exception:
+        return False                                    # ours raises nothing without bytes

@@ -1,7 +1,9 @@
 """CuPy's events for its own page-locked buffers: it queries them to use a buffer again, which orders nothing for the
-program.  All such events come to one function of a C table, and the program never sees them."""
+program.  All such events come to one function of a C table, and the program never sees them.  Where the buffers are
+blocks of xlogmem's (`xlogmem.enable("cupy", pinned=True)`), it is these queries that allow the next owner."""
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -18,9 +20,13 @@ class Own:
 
     def __init__(self, event: Any) -> None:
         self.event = event
+        allocators = sys.modules.get("xlogmem.allocators.cupy")
+        self.frees_block = allocators is not None and allocators.has_pinned()
 
     @property
     def done(self) -> bool:
+        if self.frees_block:
+            return bool(self.event.done)
         with pieces.queries_for_itself():
             done: bool = self.event.done
             return done
