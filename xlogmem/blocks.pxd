@@ -46,7 +46,6 @@ cdef class Core:
     cdef readonly StreamPool stream_pool
     cdef readonly DeviceMemoryResource resource
     cdef tuple others               # resources that allocations have named, as `state.others`; no collector empties it
-    cdef object staging             # a pool of page-locked memory, for copies; None: none was needed yet
     cdef StreamRegistry streams
     cdef object __weakref__
     cdef dict adoptions             # by generation: memory that is tracked until its owner ends

@@ -252,7 +252,7 @@ class DeviceRuntime(Runtime):
         return None if in_scope() else self._tag_for(library)
 
     def _page_locked_pool(self) -> PoolMemoryResource:
-        """The pool of page-locked memory that libraries allocate from; it lives as long as the runtime."""
+        """The pool of page-locked memory for uploads, downloads and libraries; it lives as long as the runtime."""
         pool = self._page_locked
         if pool is None:
             made = PoolMemoryResource(PinnedMemoryResource(device_id=self.device_id))

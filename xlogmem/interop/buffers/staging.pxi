@@ -8,8 +8,6 @@
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from xlogmem.resources.pinned import PinnedMemoryResource
-from xlogmem.resources.pool import PoolMemoryResource
 from xlogmem._core cimport LAUNCHED, READ, WRITE, Found
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout
@@ -21,15 +19,6 @@ from xlogmem.streams import host
 cdef enum:
     PIECE = 512 << 10                       # bytes: two are in the processor's cache
     TAKEN_AT_ONCE = 1 << 20                 # bytes of pageable memory that the driver takes without a wait
-
-
-cdef object staging_of(Core core):
-    """Return the pool of page-locked memory that a runtime keeps for copies."""
-    if core.staging is None:
-        made = PoolMemoryResource(PinnedMemoryResource(device_id=core.device_id))
-        if core.staging is None:            # another thread may have made one
-            core.staging = made
-    return core.staging
 
 
 cdef bint is_tracked(Core core, const void* memory, size_t nbytes) noexcept:
@@ -104,7 +93,7 @@ cdef DeviceBlock next_piece(Core core, list newest, size_t nbytes):
         if older.ready:
             return older
         older.close()
-    return core.allocate(nbytes, host, resource=staging_of(core))
+    return core.allocate(nbytes, host, resource=core._page_locked_pool())
 
 
 cdef int upload_piece(Buffer target, size_t offset, const void* source, size_t nbytes, DeviceBlock piece,
@@ -130,7 +119,7 @@ cdef Buffer download_buffer(Buffer source, object stream, object resource):
     source.refuse_stale()
     layout.refuse_strided("only a contiguous buffer can be copied from; to_numpy() copies others")
     if layout.size:
-        block = core.allocate(layout.nbytes(), host, resource=staging_of(core) if resource is None else resource)
+        block = core.allocate(layout.nbytes(), host, resource=core._page_locked_pool() if resource is None else resource)
     made = make_buffer(source.device, block, layout.shape, layout.dtype)
     copy_device(made, source, source.resolve_stream(stream))
     return made
