@@ -171,8 +171,8 @@ cdef DeviceBlock allocate_block_for_host(Core core, size_t nbytes, str tag, Reso
     return handle
 
 
-cdef inline int end_allocation(Core core, DeviceBlock handle, Block* block, Allocation* wanted, Failure* failure, int done,
-                               object resource) except -1:
+cdef inline int end_allocation(Core core, DeviceBlock handle, Block* block, Allocation* wanted, Failure* failure,
+                               int done, object resource) except -1:
     """Give a handle the block that was allocated, or raise what prevented it."""
     release(wanted.tag)
     release(wanted.stack)

@@ -210,8 +210,8 @@ cdef inline int get_bytes_locks(CoreState* core, ResourceTable* resource, Alloca
 
 cdef int get_bytes_for_host_locks(CoreState* core, ResourceTable* resource, Allocation* wanted,
                                   Failure* failure) except -1 nogil:
-    """Get memory of a resource that keeps no frontiers.  Where it is ordered on a stream, that is the default stream, and
-    the host waits.  Returns with the lock held, on failure too."""
+    """Get memory of a resource that keeps no frontiers.  Where it is ordered on a stream, that is the default stream,
+    and the host waits.  Returns with the lock held, on failure too."""
     cdef OrderState* order = core.order
     cdef StreamState* lead = order.streams[0]
     cdef bint ordered = resource.order != HOST_SYNCHRONOUS

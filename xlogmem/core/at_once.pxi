@@ -163,8 +163,8 @@ cdef inline bint is_just_dropped(Block* block) noexcept nogil:
 # ---------------------------------------------------------------------------------------------- memory
 cdef int allocate_at_once(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
                           Failure* failure) except -1 nogil:
-    """Allocate where the resource has memory at hand that the stream is ordered after, or that is idle for the host.  The
-    caller need not have the GIL."""
+    """Allocate where the resource has memory at hand that the stream is ordered after, or that is idle for the host.
+    The caller need not have the GIL."""
     cdef FrontierTable* frontiers = resource.frontiers
     cdef StreamState* stream = wanted.stream
     cdef StreamCache* cache = NULL

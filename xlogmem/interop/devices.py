@@ -486,9 +486,9 @@ def upload(array: Any, stream: Any = None, *, tag: str | None = None) -> Buffer:
 
     Notes
     -----
-    The bytes go through page-locked memory of the runtime's own, in pieces.  The host waits only if the pieces under way
-    together have more than 64 MiB, for the oldest.  ``get_device_state(n).upload(...)`` makes a buffer on
-    another device.  Thread-safe.
+    The bytes go through page-locked memory of the runtime's own, in pieces.  The host waits only if the pieces under
+    way together have more than 64 MiB, for the oldest.  ``get_device_state(n).upload(...)`` makes a buffer on another
+    device.  Thread-safe.
 
     Examples
     --------

@@ -35,10 +35,10 @@ cdef struct FrontierTable:
     # The functions of a resource that keeps frontiers.  They are called in place of those of `ResourceTable`, with the
     # runtime's lock held on entry and on return.
     #
-    # `allocate` orders the stream (NULL: the host) after former users of the memory, and may drop the lock meanwhile.  `deallocate`
-    # takes what the next owner has to be ordered after; it does not drop the lock, makes no driver call and cannot
-    # fail.  `trim` makes room for an allocation of so many bytes, and may drop the lock.  `end` is called without the
-    # lock when the runtime ends: it returns everything, or says that something is left.
+    # `allocate` orders the stream (NULL: the host) after former users of the memory, and may drop the lock meanwhile.
+    # `deallocate` takes what the next owner has to be ordered after; it does not drop the lock, makes no driver call
+    # and cannot fail.  `trim` makes room for an allocation of so many bytes, and may drop the lock.  `end` is called
+    # without the lock when the runtime ends: it returns everything, or says that something is left.
     #
     # `allocate_at_once` does what `allocate` does, without dropping the lock, if there is memory at hand that the
     # stream is ordered after; else it does nothing.  NULL: never.

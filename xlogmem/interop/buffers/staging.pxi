@@ -1,9 +1,9 @@
 # Copies that the host does not wait for, through page-locked memory of the runtime's own.
 #
-# The driver reads pageable memory in the call that copies it, and that call may wait for the stream.  So an upload takes
-# the bytes to page-locked memory first, piece by piece: each piece is memory for the host, which is idle, and is freed
-# once its copy is queued.  The pool of these pieces lets the host run ahead, and has the host wait for the oldest piece at
-# most.
+# The driver reads pageable memory in the call that copies it, and that call may wait for the stream.  So an upload
+# takes the bytes to page-locked memory first, piece by piece: each piece is memory for the host, which is idle, and is
+# freed once its copy is queued.  The pool of these pieces lets the host run ahead, and has the host wait for the oldest
+# piece at most.
 
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
@@ -85,8 +85,8 @@ cdef int upload_in_pieces(Buffer target, const void* source, size_t nbytes, Stre
 
 
 cdef DeviceBlock next_piece(Core core, list newest, size_t nbytes):
-    """Return the older of the two newest pieces if its copy is complete, because it is in the processor's cache; else it
-    is freed, and there is a new one."""
+    """Return the older of the two newest pieces if its copy is complete, because it is in the processor's cache; else
+    it is freed, and there is a new one."""
     cdef DeviceBlock older
     if len(newest) == 2:
         older = newest.pop(0)
@@ -119,7 +119,9 @@ cdef Buffer download_buffer(Buffer source, object stream, object resource):
     source.refuse_stale()
     layout.refuse_strided("only a contiguous buffer can be copied from; to_numpy() copies others")
     if layout.size:
-        block = core.allocate(layout.nbytes(), host, resource=core._page_locked_pool() if resource is None else resource)
+        if resource is None:
+            resource = core._page_locked_pool()
+        block = core.allocate(layout.nbytes(), host, resource=resource)
     made = make_buffer(source.device, block, layout.shape, layout.dtype)
     copy_device(made, source, source.resolve_stream(stream))
     return made

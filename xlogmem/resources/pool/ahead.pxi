@@ -1,5 +1,5 @@
-# Memory that needs no wait, before any that does: what a pool without a maximum gives several streams, and what each pool
-# gives the host.
+# Memory that needs no wait, before any that does: what a pool without a maximum gives several streams, and what each
+# pool gives the host.
 #
 # The host runs ahead of the device.  If it took whatever was freed last, each stream would wait for the work that the
 # others had queued just before, and the program would run as if on one stream.  So the order is: memory that the stream

@@ -133,8 +133,8 @@ cdef int allocate_upstream_unlocks(PoolState* pool, size_t nbytes, StreamState* 
 
 cdef int expand_unlocks(PoolState* pool, size_t nbytes, size_t most, StreamState* stream, Span** result,
                         Failure* failure) except -1 nogil:
-    """Take a chunk of at most `most` bytes from upstream, and hold the first `nbytes` of it.  For the host (the stream is
-    NULL) it is taken on the default stream, and the host waits for it."""
+    """Take a chunk of at most `most` bytes from upstream, and hold the first `nbytes` of it.  For the host (the stream
+    is NULL) it is taken on the default stream, and the host waits for it."""
     check(pool.order.lock.held(), "the lock is held")
     cdef StreamState* on = stream if stream != NULL else pool.order.streams[0]
     cdef size_t wanted
