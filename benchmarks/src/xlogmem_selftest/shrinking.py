@@ -24,7 +24,7 @@ Shortened = TypeVar("Shortened", bound=Steps)
 
 def signature(violation: str) -> str:
     """The text that violations of one kind have in common."""
-    return re.sub(r"[\d]+", "", violation.split(":")[0])
+    return re.sub(r"0x[\da-f]+|\d+", "", violation.split(":")[0])
 
 
 def shrink(program: Shortened, wanted: str, violations: Callable[[Shortened], list[str]]) -> Shortened:

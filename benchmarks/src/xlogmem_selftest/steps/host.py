@@ -64,7 +64,7 @@ def allocate_for_host(world: World, rng: Random) -> None:
         raise NothingToDo
     device, nbytes = world.draw_device(rng), rng.choice(world.sizes)
     try:
-        block = world.runtimes[device].allocate(nbytes, host, resource=host_pool(world, rng, device))
+        block = world.runtimes[device].allocate(nbytes, host, resource=host_pool(world, device))
     except OutOfDeviceMemoryError:                      # the pool is small
         if world.kind.failures or world.kind.captures or nbytes == max(world.sizes):
             raise NothingToDo from None
@@ -74,11 +74,11 @@ def allocate_for_host(world: World, rng: Random) -> None:
     world.say(f"{item} = {world.name_of(device)}.allocate({nbytes}, host)  # {item.ptr:#x}")
 
 
-def host_pool(world: World, rng: Random, device: int) -> PoolMemoryResource:
+def host_pool(world: World, device: int) -> PoolMemoryResource:
     """The pool of page-locked memory of a runtime.  One with a maximum lets the host wait."""
     with world.lock:
         if device not in world.host_pools:
-            largest = max(world.sizes)
+            rng, largest = Random(f"host memory {world.seed} {device}"), max(world.sizes)
             world.host_pools[device] = PoolMemoryResource(
                 PinnedMemoryResource(device_id=device), maximum_pool_size=rng.choice([None, 2 * ROOM * largest]),
                 chunk_size=rng.choice([largest, 4 * largest]))

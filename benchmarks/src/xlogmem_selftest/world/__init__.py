@@ -82,6 +82,7 @@ class World(Libraries):
         self.states: dict[int, DeviceState] = {}        # of buffers, by device
         self.neighbour_state: DeviceState | None = None
         self.holds: list[Held] = []                     # of the C table, by device
+        self.seed = seed
         self.host_pools: dict[int, PoolMemoryResource] = {}     # of page-locked memory, by device
         self.guard: GuardResourceAdaptor | None = None
         self.found_by_guard: list[GuardViolation] = []
