@@ -38,6 +38,12 @@ def refuses_host_memory(what):
         assert "is host memory" in str(error), error
     else:
         raise AssertionError("host memory was taken")
+
+def takes_page_locked_memory(what):
+    block = runtime.adopt(what)
+    with use(xlogmem.host, write=what):
+        pass
+    block.free()
 """
 CUPY = START + """
 import cupy, numpy
@@ -48,7 +54,7 @@ assert runtime.find_block(x).ptr == ptr == x.data.ptr           # the view is go
 block = runtime.adopt(cupy.cuda.alloc(512), stream=side)
 assert block.nbytes == 512
 refuses_host_memory(numpy.zeros(4))
-refuses_host_memory(cupy.cuda.alloc_pinned_memory(64))
+takes_page_locked_memory(cupy.cuda.alloc_pinned_memory(64))
 stream = cupy.cuda.Stream(non_blocking=True)
 with stream, use(None, write=x) as recorder:
     assert recorder.stream.handle == stream.ptr
@@ -67,7 +73,7 @@ x = cuda.device_array(1024, numpy.float32)
 ptr = tracked(x[16:64], x, x.gpu_data, x.gpu_data.owner, x.reshape(32, 32))
 gc.collect()
 assert runtime.find_block(x).ptr == ptr
-refuses_host_memory(cuda.pinned_array(16))
+takes_page_locked_memory(cuda.pinned_array(16))
 with use(None, write=x) as recorder:
     assert recorder.stream.handle == 1
 del x
