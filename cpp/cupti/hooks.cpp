@@ -56,7 +56,10 @@ struct Watched {
     // `context` is the driver's, which CUPTI numbers: the runtime's calls are made in it.
     template <class Feed>
     static void with(void* context, void* handle, Feed&& feed) {
-        with_engine([&](Engine& engine) { feed(Reported{engine, stream_of(context, handle), this_thread().site}); });
+        with_engine([&](Engine& engine) {
+            front().judge_host(this_thread().site);  // of memory that is freed now, too
+            feed(Reported{engine, stream_of(context, handle), this_thread().site});
+        });
     }
 
     static void note(void* context, void* handle, const CachedPiece& piece) {

@@ -79,6 +79,7 @@ struct Simulated {
         // For the engine a report is an operation on the stream: the order that it makes with the legacy stream is made
         // here too, or the next operation would take the order for made.
         if (stream && !stream->capture) order_with_legacy(lock, stream);
+        judge_host();  // of memory that is freed now, too
         driver().engine.act_in(this_thread().id);
         feed(check::Reported{driver().engine, stream ? stream->order : nullptr, site_of_call});
     }

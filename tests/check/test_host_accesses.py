@@ -135,6 +135,39 @@ def test_memory_of_xlogmem_is_repaired_by_a_use(checked, resource, pair, access,
     assert (done.returncode, done.findings) == (0, []), done.stderr
 
 
+FOR_HOST = """
+import ctypes, sys
+from cuda.bindings import driver
+import xlogmem
+
+runtime = xlogmem.get_runtime()
+streams = [runtime.acquire_stream() for _ in range(3)]
+pinned = xlogmem.PinnedMemoryResource()
+memory = {"pool": xlogmem.PoolMemoryResource, "driver": lambda below: below,
+          "guard": xlogmem.GuardResourceAdaptor}[sys.argv[1]](pinned)
+target = runtime.allocate(4096, streams[0])
+for turn in range(6):
+    stream = streams[turn % 3]
+    block = runtime.allocate(4096, xlogmem.host, resource=memory)
+    ctypes.memset(block.ptr, turn, 4096)
+    with xlogmem.use(stream, read=block, write=target):
+        assert int(driver.cuMemcpyHtoDAsync(target.ptr, block.ptr, 4096, stream.handle)[0]) == 0
+    if sys.argv[2] == "wrong":
+        ctypes.memset(block.ptr, 9, 4096)
+    block.free()
+runtime.synchronize()
+"""
+
+
+@pytest.mark.parametrize("memory", ["pool", "driver", "guard"])
+def test_memory_for_the_host_belongs_to_no_stream(checked, memory):
+    """The program writes it at once, and any stream reads it, without a wait for another."""
+    done = checked(FOR_HOST, memory, "right")
+    assert (done.returncode, done.findings) == (0, []), done.stderr
+    if memory != "guard":                               # between canaries it is no page of its own
+        assert checked(FOR_HOST, memory, "wrong").pairs == [("read/write", True)]
+
+
 KERNEL = '''
 ptx = b""".version 8.0
 .target sm_80
