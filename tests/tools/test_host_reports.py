@@ -15,7 +15,7 @@ TIMES = 5
 
 def rows_of(tmp_path, *arguments):
     file = tmp_path / "rows.json"
-    done = python(*arguments, "--json", str(file), XLOGMEM_SIMULATE="1")
+    done = python(*arguments, "--json", str(file), XLOGMEM_SIMULATE="1", PYTHONPATH=str(PROGRAM.parent))
     assert done.returncode == 0, done.stderr
     return json.loads(file.read_text())["rows"]
 
