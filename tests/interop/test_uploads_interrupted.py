@@ -29,6 +29,7 @@ def check(buffer):
     buffer.release()
 """
 INTERRUPTED = START + """
+signal.signal(signal.SIGINT, signal.default_int_handler)        # a process in the background ignores it
 held = simulator.hold("cuEventSynchronize")
 
 def interrupt():
