@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """The parts of .ci/full that speak of what has changed since all of it passed: a command a line.
 
-.ci/full writes the commit that passed to .ci/full.passed.  Where that is not known, as in a shallow clone, everything
-has to run.  A file that no rule names is one that the suite, the linters and the documents speak of.
+.ci/full writes the commit that passed to .ci/full.passed.  A part that has passed by itself since has a line below,
+with its name and that commit.  Where these are not known, as in a shallow clone, everything has to run.  A file that no
+rule names is one that the suite, the linters and the documents speak of.
 """
 from __future__ import annotations
 
@@ -70,23 +71,33 @@ def folders(changed: list[str]) -> list[str]:
     return sorted(found)
 
 
+def passed() -> dict[str, str]:
+    """The commit on which each part has passed."""
+    first, *later = PASSED.read_text().splitlines()
+    return dict.fromkeys(PARTS, first) | dict(line.split(maxsplit=1) for line in later)
+
+
+def part_after(part: str, commit: str, changed: list[str], moved: list[str]) -> str:
+    """What of a part speaks of the changes since it passed."""
+    if part == "defects":
+        return defects(commit, changed)
+    if part in ("asan", "tsan"):
+        compiled = folders(changed)
+        return " ".join([part, *compiled]) if compiled else ""
+    shipped = any(name.startswith(("xlogmem/", "cpp/", "benchmarks/src/", "examples/")) for name in moved)
+    if shipped or any((PACKAGED if part == "packages" else CONDA).match(name) for name in changed):
+        return part
+    tests = [name for name in changed if re.match(r"tests/.*/test_\w+\.py$", name) and (ROOT / name).exists()]
+    return f"packages {' '.join(tests)}" if part == "packages" and tests else ""
+
+
 def parts() -> list[str]:
     try:
-        commit = PASSED.read_text().strip()
-        changed, moved = changed_since(commit)
-    except (OSError, subprocess.CalledProcessError):
+        commits = passed()
+        since = {commit: changed_since(commit) for commit in set(commits.values())}
+    except (OSError, ValueError, subprocess.CalledProcessError):
         return PARTS
-    tests = [name for name in changed if re.match(r"tests/.*/test_\w+\.py$", name) and (ROOT / name).exists()]
-    shipped = [name for name in moved if name.startswith(("xlogmem/", "cpp/", "benchmarks/src/", "examples/"))]
-    compiled = " ".join(folders(changed))
-    return [part for part in [
-        "packages" if shipped or any(PACKAGED.match(name) for name in changed)
-        else f"packages {' '.join(tests)}" if tests else "",
-        "conda" if shipped or any(CONDA.match(name) for name in changed) else "",
-        f"asan {compiled}" if compiled else "",
-        defects(commit, changed),
-        f"tsan {compiled}" if compiled else "",
-    ] if part]
+    return [found for part in PARTS if (found := part_after(part, commits[part], *since[commits[part]]))]
 
 
 if __name__ == "__main__":

@@ -42,6 +42,14 @@ def test_nothing_is_left_out_where_it_is_not_known_what_has_passed(changed, monk
     assert changed.parts() == changed.PARTS
 
 
+def test_a_part_that_has_passed_by_itself_since_has_a_commit_of_its_own(changed, monkeypatch, tmp_path):
+    (tmp_path / "passed").write_text("all\nasan later\n")
+    monkeypatch.setattr(changed, "PASSED", tmp_path / "passed")
+    files = {"all": ["xlogmem/core/export.pxi", "conda/recipe/recipe.yaml"], "later": ["docs/check.md"]}
+    monkeypatch.setattr(changed, "changed_since", lambda commit: (files[commit], []))
+    assert [part.split()[0] for part in changed.parts()] == ["conda", "defects", "tsan"]
+
+
 def test_after_a_page_of_the_core_its_defects_and_both_sanitizers(parts):
     names = {defect.name for defect in planted.load() if any(edit.file == "core/export.pxi" for edit in defect.edits)}
     asan, defects, tsan = parts("xlogmem/core/export.pxi")
