@@ -335,8 +335,6 @@ cdef cppclass CoreState:
 # Operations.  Without the GIL; they take the lock themselves and make driver calls.
 cdef int allocate(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
                   Failure* failure) except -1 nogil
-cdef int allocate_for_host(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
-                           Failure* failure) except -1 nogil
 cdef int adopt(CoreState* core, Range* memory, Found* result, Failure* failure) except -1 nogil
 cdef int record_use(CoreState* core, Request* request, StreamState* stream, Failure* failure) except -1 nogil
 cdef int file_unprepared_unlocks(OrderState* order, Block* block, StreamState* stream, uint32_t access) except -1 nogil

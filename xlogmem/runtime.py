@@ -116,7 +116,7 @@ class DeviceRuntime(Runtime):
     _prepared: dict[tuple[int, int], list[LaunchRecorder]]     # by generation and stream: what is not finished yet
     _prepared_lock: ProcessLock
     _number: int                                                # of the runtime in its process, from 1
-    _page_locked: PoolMemoryResource | None = None              # for memory of libraries; made when one needs it
+    _page_locked: PoolMemoryResource | None = None              # see `_page_locked_pool`
 
     @names_nearest
     def __new__(cls, device_id: int = 0, *, resource: DeviceMemoryResource | None = None,

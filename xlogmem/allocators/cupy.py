@@ -72,7 +72,9 @@ def allocate(nbytes: int) -> memory.MemoryPointer:
         try:
             block = runtime.allocate(nbytes, stream, tag=runtime._tag_here("CuPy"))
         except MemoryError:
-            block = _allocate_after_collection(runtime, nbytes, stream)
+            block = _after_collection(
+                lambda: runtime.allocate(nbytes, stream, tag=runtime._tag_here("CuPy")),
+                lambda error: memory.OutOfMemoryError(nbytes, runtime.live_bytes, getattr(error, "limit", 0)))
     return memory.MemoryPointer(BlockMemory(block, nbytes, device), 0)
 
 
@@ -105,11 +107,8 @@ def allocate_pinned(nbytes: int) -> cupy.cuda.PinnedMemoryPointer:
         try:
             block = _allocate_for_host(runtime, nbytes)
         except MemoryError:
-            gc.collect()
-            try:
-                block = _allocate_for_host(runtime, nbytes)
-            except MemoryError as error:
-                raise cupy.cuda.runtime.CUDARuntimeError(OUT_OF_MEMORY) from error
+            block = _after_collection(lambda: _allocate_for_host(runtime, nbytes),
+                                      lambda _: cupy.cuda.runtime.CUDARuntimeError(OUT_OF_MEMORY))
     return cupy.cuda.PinnedMemoryPointer(HostMemory(block, nbytes), 0)
 
 
@@ -117,13 +116,14 @@ def _allocate_for_host(runtime: DeviceRuntime, nbytes: int) -> DeviceBlock:
     return runtime.allocate(nbytes, host, tag=runtime._tag_here("CuPy"), resource=runtime._page_locked_pool())
 
 
-def _allocate_after_collection(runtime: DeviceRuntime, nbytes: int, stream: Any) -> DeviceBlock:
+def _after_collection(allocate: Callable[[], DeviceBlock],
+                      refusal: Callable[[MemoryError], Exception]) -> DeviceBlock:
     """As CuPy's own pool does: arrays may be in cycles of objects."""
     gc.collect()
     try:
-        return runtime.allocate(nbytes, stream, tag=runtime._tag_here("CuPy"))
+        return allocate()
     except MemoryError as error:
-        raise memory.OutOfMemoryError(nbytes, runtime.live_bytes, getattr(error, "limit", 0)) from error
+        raise refusal(error) from error
 
 
 # ---------------------------------------------------------------------------------------------- see Neighbour

@@ -27,7 +27,6 @@ from xlogmem._core cimport (
     adopt,
     allocate,
     allocate_at_once,
-    allocate_for_host,
     block_at,
     defer_free,
     find_site_for_check,
@@ -166,7 +165,7 @@ cdef DeviceBlock allocate_block_for_host(Core core, size_t nbytes, str tag, Reso
     done = allocate_at_once(&core.state, source, &wanted, &block, &failure)
     if done == NOT_AT_ONCE:
         with nogil:
-            done = REFUSED if allocate_for_host(&core.state, source, &wanted, &block, &failure) else DONE
+            done = REFUSED if allocate(&core.state, source, &wanted, &block, &failure) else DONE
     end_allocation(core, handle, block, &wanted, &failure, done, resource)
     return handle
 

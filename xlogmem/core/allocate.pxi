@@ -96,11 +96,15 @@ cdef inline uint64_t new_generation() noexcept nogil:
 
 cdef int allocate(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
                   Failure* failure) except -1 nogil:
-    """Get memory from a resource, ordered on the stream, and track it.  Caches have memory of the runtime's own."""
+    """Get memory from a resource, ordered on the stream, or idle for the host where the call names none, and track it.
+    Caches have memory of the runtime's own."""
     cdef StreamState* stream = wanted.stream
-    cdef StreamCache* cache = <StreamCache*>stream.cache.load() if resource == core.resource else NULL
+    cdef StreamCache* cache
     cdef Scope scope
     cdef int failed
+    if unlikely(stream == NULL):
+        return allocate_for_host(core, resource, wanted, result, failure)
+    cache = <StreamCache*>stream.cache.load() if resource == core.resource else NULL
     if (cache != NULL and <size_t>stream.handle > PER_THREAD and not goes_slowly(core)
             and may_allocate_at(<size_t>stream.handle)
             and allocate_from_cache(core, cache, <size_t>stream.handle, wanted, result)):
@@ -122,7 +126,7 @@ cdef int allocate(CoreState* core, ResourceTable* resource, Allocation* wanted, 
 
 cdef int allocate_for_host(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
                            Failure* failure) except -1 nogil:
-    """Get memory from a resource that the host may use at once, and track it.  `wanted` names no stream."""
+    """Do as `allocate`, for the host."""
     cdef Scope scope
     cdef int failed
     if refuse_forked(failure) or refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):

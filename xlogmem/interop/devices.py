@@ -295,11 +295,10 @@ class DeviceState:
         buffer = self.empty(array.shape, array.dtype, stream, resource=resource)
         if stream is host:
             with buffer.map(write=True) as target:
-                copy_on_host(self.snapshot()[0], array, target)
+                copy_on_host(buffer.core, array, target)
         else:
             buffer.copy_from(array, stream)
         return buffer
-
 
     def upload(self, array: Any, stream: Any = None, *, tag: str | None = None) -> Buffer:
         """A new buffer with the contents of an array, for which the host does not wait; see `xlogmem.upload`."""

@@ -45,9 +45,9 @@ cdef object use_quickly(PyObject* _, PyObject** arguments, Py_ssize_t count, PyO
         return PyObject_Vectorcall(use_anything, arguments, count, names)
     if Py_TYPE(arguments[0]) == <PyTypeObject*>Stream:
         recorder = record_on(<Stream>arguments[0])
-    elif Py_TYPE(arguments[0]) == <PyTypeObject*>Host and is_one_block(things):
+    elif Py_TYPE(arguments[0]) == <PyTypeObject*>Host and only_block(things) != NULL:
         recorder = LaunchRecorder.__new__(LaunchRecorder)
-        begin_access(recorder, (<DeviceBlock>the_one(things)).core)
+        begin_access(recorder, (<DeviceBlock>only_block(things)).core)
     else:
         return PyObject_Vectorcall(use_anything, arguments, count, names)
     if things[0] != NULL:
@@ -59,17 +59,18 @@ cdef object use_quickly(PyObject* _, PyObject** arguments, Py_ssize_t count, PyO
     return recorder
 
 
-cdef inline PyObject* the_one(PyObject** things) noexcept:
-    """Return the first that is given; there is one."""
-    return things[0] if things[0] != NULL else things[1] if things[1] != NULL else things[2]
-
-
-cdef inline bint is_one_block(PyObject** things) noexcept:
-    """True if one thing is given, which is a block of some bytes."""
-    if (things[0] != NULL) + (things[1] != NULL) + (things[2] != NULL) != 1:
-        return False
-    return (Py_TYPE(the_one(things)) == <PyTypeObject*>DeviceBlock
-            and (<DeviceBlock>the_one(things)).core is not None)
+cdef inline PyObject* only_block(PyObject** things) noexcept:
+    """Return the one thing that is given, if it is a block of some bytes; else NULL."""
+    cdef PyObject* thing = NULL
+    cdef Py_ssize_t i
+    for i in range(3):
+        if things[i] != NULL:
+            if thing != NULL:
+                return NULL
+            thing = things[i]
+    if thing == NULL or Py_TYPE(thing) != <PyTypeObject*>DeviceBlock or (<DeviceBlock>thing).core is None:
+        return NULL
+    return thing
 
 
 cdef inline bint sort_arguments(PyObject** arguments, Py_ssize_t count, PyObject* names, PyObject** things) noexcept:

@@ -123,7 +123,6 @@ cdef cppclass PoolState:
     size_t chunk_size               # bytes that it expands by, at least; 0: see `next_chunk_size_locked`
     size_t least_ahead              # bytes up to which it always expands rather than let a stream wait; 0: it does not
     size_t most_ahead               # bytes up to which it does at most
-    bint on_host                    # the host reaches the memory, and may request some
     uint64_t refused_ahead          # 1 + chunks moved when upstream refused a chunk for this; 0: it did not
     size_t cache_size               # bytes that each stream may cache; `LARGEST_REQUEST`: see `set_cache_room_locked`
     size_t used                     # bytes handed out; with what streams have in caches

@@ -273,11 +273,10 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if self.state.maximum == LARGEST_REQUEST:
             total = 0 if expands_last(self.upstream) else total_memory(self.context.device_id)
             self.state.least_ahead, self.state.most_ahead = total // LEAST_AHEAD, total // MOST_AHEAD
-        self.state.on_host = self.table.host_accessible
         self.upstream.bind(stream_pool)
         self.stream_pool = stream_pool
         self.state.order = &stream_pool.ordering.state
-        if self.state.maximum == LARGEST_REQUEST or self.state.on_host:
+        if self.state.maximum == LARGEST_REQUEST or self.table.host_accessible:
             with nogil:                                 # other threads may use the streams by now
                 self.state.order.lock.lock()
                 self.state.order.ring = max(self.state.order.ring, <uint32_t>RING_AHEAD)

@@ -51,9 +51,9 @@ from xlogmem._core cimport (
     Figures,
     Found,
     StreamCache,
+    allocate,
     allocate_at_once,
     allocate_by_handle,
-    allocate_for_host,
     allocate_from_cache,
     allocate_in_call,
     count_all_locked,
@@ -231,7 +231,7 @@ cdef int allocate_for_host_from(RuntimeHold* hold, size_t nbytes, Block** block,
     wanted.tag = hold.tag
     take_stack(core, &wanted.stack)
     if allocate_at_once(core, core.resource, &wanted, block, failure) == NOT_AT_ONCE:
-        failed = allocate_for_host(core, core.resource, &wanted, block, failure)
+        failed = allocate(core, core.resource, &wanted, block, failure)
     release(wanted.stack)
     return failed
 
@@ -296,16 +296,16 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
 cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, Failure* failure) except -1 nogil:
     """Free the block at an address.  `block` gets the block that was found there, if the free succeeds or not; NULL if
     none was found."""
-    if unlikely(names_host(stream)):
-        return free_at_home(hold, ptr, block, failure)
     cdef CoreState* core = hold.core
-    cdef StreamState* state = default_stream(hold, stream)
-    cdef StreamCache* cache = cache_of_handle(hold, state, stream)
-    cdef CaptureCheck check_capture
-    cdef bint capturing = False
-    cdef Label* stack
-    cdef Scope scope
+    cdef StreamState* state
+    cdef StreamCache* cache
     cdef int failed
+    if unlikely(names_host(stream)):
+        if core.resource.frontiers != NULL and not goes_slowly(core) and free_plainly_at(core, ptr):
+            return 0
+        return free_slowly(hold, ptr, stream, block, failure)
+    state = default_stream(hold, stream)
+    cache = cache_of_handle(hold, state, stream)
     if cache != NULL and (free_at_into_cache(core, cache, named_handle(stream), ptr)
                           or free_by_handle(core, cache, named_handle(stream), ptr)):
         return 0
@@ -314,35 +314,31 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
         failed = free_without_wait(core, ptr, state, block, failure)    # xlogmem itself makes no driver call
         if block[0] != NULL:
             return failed
-    if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
-        return 1
-    drain(core)
-    take_stack(core, &stack)
-    failed = lookup_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &capturing, &state, failure)
-    if not failed:
-        check_capture = CHECK_CAPTURE if capturing else CAPTURE_WAS_CHECKED
-        failed = free_at_unlocks(core, ptr, state, check_capture, stack, block, failure)
-        state.busy -= 1
-    core.order.lock.unlock()
-    leave_context(&scope)
-    release(stack)
-    return failed
+    return free_slowly(hold, ptr, stream, block, failure)
 
 
-cdef int free_at_home(RuntimeHold* hold, uint64_t ptr, Block** block, Failure* failure) except -1 nogil:
-    """Do as `free_on`, for a caller that names no stream."""
+cdef int free_slowly(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, Failure* failure) except -1 nogil:
+    """Do as `free_on`, in a call that may have more to do.  For the host the block is freed on its home."""
     cdef CoreState* core = hold.core
+    cdef StreamState* state = NULL
+    cdef CaptureCheck check_capture = CHECK_CAPTURE
+    cdef bint capturing = False
     cdef Label* stack
     cdef Scope scope
-    cdef int failed
-    if core.resource.frontiers != NULL and not goes_slowly(core) and free_plainly_at(core, ptr):
-        return 0
+    cdef int failed = 0
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
     take_stack(core, &stack)
-    core.order.lock.lock()
-    failed = free_at_unlocks(core, ptr, NULL, CHECK_CAPTURE, stack, block, failure)
+    if names_host(stream):
+        core.order.lock.lock()
+    else:
+        failed = lookup_stream_locks(hold, <cy.CUstream>stream, OPAQUE, &capturing, &state, failure)
+        check_capture = CHECK_CAPTURE if capturing else CAPTURE_WAS_CHECKED
+    if not failed:
+        failed = free_at_unlocks(core, ptr, state, check_capture, stack, block, failure)
+        if state != NULL:
+            state.busy -= 1
     core.order.lock.unlock()
     leave_context(&scope)
     release(stack)

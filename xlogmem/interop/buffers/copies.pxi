@@ -285,7 +285,6 @@ def copy_on_host(Core core, array, target=None):
 
 cdef LaunchRecorder read_on_host(Core core, array):
     """The recorder of an access that reads an array, None where no memory of it may be tracked."""
-    cdef LaunchRecorder recorder
     cdef uint64_t first, last
     interface = getattr(array, "__array_interface__", None)
     if interface is None or array.size == 0:
@@ -298,8 +297,13 @@ cdef LaunchRecorder read_on_host(Core core, array):
             first -= <uint64_t>((length - 1) * -stride)
         else:
             last += <uint64_t>((length - 1) * stride)
-    recorder = LaunchRecorder(host, runtime=core)
-    add_host_memory(recorder, <const void*>first, last - first + <uint64_t>array.itemsize, READ)
+    return read_memory_on_host(core, <const void*>first, last - first + <uint64_t>array.itemsize)
+
+
+cdef LaunchRecorder read_memory_on_host(Core core, const void* memory, size_t nbytes):
+    """The recorder of an access that reads what is tracked of page-locked memory."""
+    cdef LaunchRecorder recorder = LaunchRecorder(host, runtime=core)
+    add_host_memory(recorder, memory, nbytes, READ)
     return recorder
 
 

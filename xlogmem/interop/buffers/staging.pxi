@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from xlogmem._core cimport LAUNCHED, READ, WRITE, Found
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout
-from xlogmem.launch cimport LaunchRecorder, add_host_memory, add_use, record_on
+from xlogmem.launch cimport LaunchRecorder, add_use, record_on
 from xlogmem.streams cimport Stream
 from xlogmem.streams import host
 
@@ -43,13 +43,10 @@ def upload_into(Buffer target not None, source, stream):
 cdef int upload_without_wait(Buffer target, const void* source, Stream stream) except -1:
     cdef size_t nbytes = target.layout.nbytes()
     cdef bint pinned = is_pinned(source)
-    cdef LaunchRecorder access
     if pinned and is_tracked(target.core, source, nbytes):
         upload(target, source, stream, True)
     elif pinned:                            # memory that no use declares, or of several blocks
-        access = LaunchRecorder(host, runtime=target.core)
-        add_host_memory(access, source, nbytes, READ)
-        with access:
+        with read_memory_on_host(target.core, source, nbytes):
             upload_in_pieces(target, source, nbytes, stream)
     elif nbytes <= <size_t>TAKEN_AT_ONCE:
         upload(target, source, stream, False)

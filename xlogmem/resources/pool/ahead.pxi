@@ -22,6 +22,12 @@ cdef inline bint expands_for_streams_locked(PoolState* pool) noexcept nogil:
     return pool.least_ahead != 0 and (pool.streams_listed > 1 or pool.mixed.rows != 0)
 
 
+cdef inline bint keeps_ages_locked(PoolState* pool) noexcept nogil:
+    """True if old free memory stays apart from younger: a stream, or the host, may take the oldest."""
+    check(pool.order.lock.held(), "the lock is held")
+    return pool.upstream.host_accessible or expands_for_streams_locked(pool)
+
+
 cdef inline bint expands_first_locked(PoolState* pool, StreamState* stream) noexcept nogil:
     """True if the pool expands rather than let a stream (NULL: the host) wait."""
     check(pool.order.lock.held(), "the lock is held")

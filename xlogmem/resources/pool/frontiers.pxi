@@ -97,7 +97,7 @@ cdef bint are_alike_locked(PoolState* pool, Span* one, Span* other) noexcept nog
     """
     check(pool.order.lock.held(), "the lock is held")
     return (has_same_streams_locked(pool, one, other)
-            and (not (pool.on_host or expands_for_streams_locked(pool)) or has_same_fences_locked(pool, one, other))
+            and (not keeps_ages_locked(pool) or has_same_fences_locked(pool, one, other))
             and needs_host_wait_locked(pool, one, NULL) == needs_host_wait_locked(pool, other, NULL))
 
 
@@ -109,7 +109,7 @@ cdef bint has_same_streams_locked(PoolState* pool, Span* one, Span* other) noexc
     """
     check(pool.order.lock.held(), "the lock is held")
     cdef size_t i
-    if not pool.on_host and pool.streams_listed <= 1 and one.count <= 1 and other.count <= 1:
+    if not pool.upstream.host_accessible and pool.streams_listed <= 1 and one.count <= 1 and other.count <= 1:
         return True
     if one.count != other.count:
         return False

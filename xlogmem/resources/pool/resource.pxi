@@ -199,7 +199,7 @@ cdef void deallocate_locked(void* self, Allocation* freed, vector[Dependency]* f
             if <int>frontier[0][i].kind == kind:
                 add_position_locked(pool, span, frontier[0][i].source.index, frontier[0][i].position)
     pool.used -= span.nbytes
-    if pool.least_ahead != 0 or pool.on_host:
+    if pool.least_ahead != 0 or pool.upstream.host_accessible:
         note_free_locked(pool, span)
     release_span_locked(pool, span)
 
