@@ -26,7 +26,6 @@ from typing import Any
 RECORDED = Path(__file__).with_name("instructions.json")
 TOLERANCE = .01
 FEW, MANY = 200, 1200
-HOST = 2**64 - 2            # XLOGMEM_HOST
 FIRST = 2500                # rounds: by then what the path keeps is allocated, and its locks have a favourite
 PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table, pool", "use of 1 block",
          "use of 16 blocks", "use of 64 blocks", "lookup by address, 10,000 live", "allocate + free, Python, pool",
@@ -111,7 +110,7 @@ def paths() -> dict[str, Callable[[int], object]]:
         python_uses((stream, {"read_write": blocks[0]})), python_uses((stream, {"read_write": blocks[:16]})),
         python_uses((stream, {"write": blocks[1]}), (used.acquire_stream(), {"read": blocks[1]})),
         _loops.Uses([(0, [(block, 1) for block in range(4)])], [used.acquire_stream()], blocks).run,
-        lambda rounds: for_host.pairs(1 << 16, [HOST], rounds), allocate_for_host,
+        lambda rounds: for_host.pairs(1 << 16, [_loops.HOST], rounds), allocate_for_host,
         python_uses((xlogmem.host, {"write": accessed})),
         batches([1 << 12] * 1000), python_batches, batches([256 * size for size in range(1, 1001)])), strict=True))
 

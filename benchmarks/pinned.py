@@ -49,7 +49,6 @@ UPLOADS = {64 << 10: 2000, 1 << 20: 1000}               # bytes of a piece, and 
 FILLED = 4096                                           # bytes of each piece that change
 KEPT = 64                                               # pieces at most that wait for their events
 ROUND = 0.02                                            # seconds of pairs in a round
-XLOGMEM_HOST = 2**64 - 2                                # in place of a stream
 
 
 class Uploads:
@@ -436,9 +435,9 @@ def pair_in_c(nbytes: int, rounds: int, turns: int) -> dict[str, Any]:
     """A pair by the C table, which has the runtime's own resource."""
     runtime = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(xlogmem.PinnedMemoryResource()))
     pairs = _loops.Allocator.table(runtime).pairs
-    pairs(nbytes, [XLOGMEM_HOST], turns)
+    pairs(nbytes, [_loops.HOST], turns)
     return {"bytes": nbytes, "way": "xlogmem, host, C table", "turns": turns,
-            "ns": statistics.median(pairs(nbytes, [XLOGMEM_HOST], turns) / turns for _ in range(rounds))}
+            "ns": statistics.median(pairs(nbytes, [_loops.HOST], turns) / turns for _ in range(rounds))}
 
 
 def measure_uploads(stream: xlogmem.Stream, ways: list[Way], nbytes: int, copies: int,

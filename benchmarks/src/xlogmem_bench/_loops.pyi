@@ -10,6 +10,7 @@ from xlogmem.streams import Stream
 __all__ = ["Allocator", "Bases", "Hand", "PerUseEvents", "Uses"]
 
 COMPILER: str
+HOST: int
 LOCKS: tuple[str, ...]
 ALLOCATE: int
 FREE: int

@@ -6,6 +6,7 @@ the loops over the core's own functions, which are what the paths from Python en
 the nanoseconds that it took.  Only the benchmarks use this module.
 """
 
+from xlogmem.native cimport XLOGMEM_HOST
 
 __all__ = ["Allocator", "Bases", "Hand", "PerUseEvents", "Uses"]
 
@@ -21,6 +22,7 @@ cdef extern from *:
 COMPILER = f"{__VERSION__.decode()}, Cython {CYTHON_HEX_VERSION >> 24}.{CYTHON_HEX_VERSION >> 16 & 255}"
 ALLOCATE, FREE, LAUNCH, SYNCHRONIZE = range(4)          # of Allocator.program
 RECORD, WAIT, TAKE, GIVE = range(4)                     # of Hand
+HOST = <size_t>XLOGMEM_HOST                             # in place of a stream
 
 
 def mark():

@@ -5,7 +5,7 @@ import ctypes
 from random import Random
 
 from cuda.bindings import driver as cuda
-from xlogmem_bench._loops import Held, NativeUse
+from xlogmem_bench._loops import HOST, Held, NativeUse
 
 from xlogmem import OutOfDeviceMemoryError, PinnedMemoryResource, PoolMemoryResource, host
 from xlogmem.launch import LaunchRecorder
@@ -26,7 +26,6 @@ from xlogmem_selftest.world import (
     tools,
 )
 
-XLOGMEM_HOST = 2**64 - 2
 FILLED = 0x5A5A5A5A                                     # each word of new memory for the host
 
 
@@ -131,7 +130,7 @@ def recorder_on_host(world: World, rng: Random, item: Item) -> LaunchRecorder | 
             if not world.holds:
                 world.holds += [Held(runtime) for runtime in world.runtimes]
         flags = REFUSE_CONFLICTS if world.threads == 1 or rng.random() < .3 else 0
-        return NativeUse(world.holds[item.device], XLOGMEM_HOST, world.holds, flags)
+        return NativeUse(world.holds[item.device], HOST, world.holds, flags)
     return LaunchRecorder(host, runtime=runtime,
                           on_conflict=rng.choice(IN_A_CROWD if world.threads > 1 else ALONE))
 
