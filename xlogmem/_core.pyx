@@ -11,7 +11,8 @@ another stream (one of the two writes) waits on the host until that window close
 
 The program itself reads and writes memory that the host reaches, too: page-locked, or managed.  An *access by the host*
 has a window, and the host waits for what a launch would be ordered after.  Its close files nothing, because whatever is
-queued after it begins after it.
+queued after it begins after it.  Memory that is allocated *for the host* has no stream and no entries: the host has
+seen all former uses of it complete, so its first access waits for nothing.
 
 What is filed is the *frontier* of a block: for each kind of access (allocated, written, has-read) and each stream, the
 newest position that the next user has to be ordered after.  A reader is ordered after the allocation and the writers, a
