@@ -17,7 +17,10 @@ namespace {
 // The kernels of GuardResourceAdaptor write to a page that the host looks at while they run.
 bool is_guard(const std::string& kernel) { return !kernel.rfind("xlogmem_guard", 0); }
 
-bool is_of_host(const Block& block) { return block.place == Place::Host || (block.managed && block.live); }
+// A freed piece is still its pool's.
+bool is_of_host(const Block& block) {
+    return block.place == Place::Host || (block.managed && (block.live || block.piece));
+}
 
 }  // namespace
 
@@ -67,10 +70,16 @@ void Engine::touch_by_host(Operation what, u64 begin, u64 end, Role role, bool s
     Access made = access(nullptr, {}, what, role);
     made.begin = begin;
     made.end = end;
+    if (!block->live) {
+        made.absent = !sure;
+        return report(Kind::UseAfterFree, block->freed, made, *block);
+    }
     Clock room;
     bool locked = block->place == Place::Host;
     block->shadow.compare(made, locked ? order_.seen_from_host_memory(order_.host(), room) : order_.host(), found_);
+    bool more = is_wrong(made, *block);  // than the allocation alone
     for (const Access& earlier : std::exchange(found_, {})) {
+        if (more && earlier.role == Role::Alloc) continue;
         found_ = {earlier};
         made.unseen = !sure || (earlier.anchor && earlier.may_signal);
         report_found(made, *block);

@@ -168,6 +168,55 @@ def test_memory_for_the_host_belongs_to_no_stream(checked, memory):
         assert checked(FOR_HOST, memory, "wrong").pairs == [("read/write", True)]
 
 
+FREED = """
+import ctypes, sys
+from cuda.bindings import driver
+import xlogmem
+
+home, way, copy, access = sys.argv[1:]
+runtime = xlogmem.get_runtime()
+stream = runtime.acquire_stream()
+below = xlogmem.ManagedMemoryResource() if home == "managed" else xlogmem.PinnedMemoryResource()
+pool = xlogmem.PoolMemoryResource(below)
+block = runtime.allocate(4096, stream if home == "stream" else xlogmem.host, resource=pool)
+target = runtime.allocate(4096, stream)
+first, second = (target, block) if copy == "upload" else (block, target)
+with xlogmem.use(stream, read=second, write=first):
+    driver.cuMemcpyAsync(first.ptr, second.ptr, 4096, stream.handle)
+address = block.ptr
+if way == "waited":
+    stream.synchronize()
+if way == "dropped":
+    del block
+else:
+    block.free(*([stream] if way == "named" else []))
+if access == "write":
+    ctypes.memset(address, 1, 8)
+elif access == "read":
+    ctypes.string_at(address, 8)
+stream.synchronize()
+"""
+
+
+@pytest.mark.parametrize("home", ["host", "stream", "managed"])
+@pytest.mark.parametrize(("way", "copy", "access"), [
+    ("freed", "upload", "write"), ("named", "upload", "write"), ("dropped", "upload", "write"),
+    ("freed", "download", "read"), ("dropped", "download", "write")])
+def test_memory_that_a_pool_has_back(checked, home, way, copy, access):
+    """A dropped block is the program's until the next operation frees it."""
+    done = checked(FREED, home, way, copy, access)
+    kind = "race" if way == "dropped" else "use-after-free"
+    assert [(one["kind"], one["certain"]) for one in done.findings] == [(kind, True)], done.stderr
+    assert f"host {access}\n" in done.stderr
+    assert way == "dropped" or "repair  free the memory after its last use" in done.stderr
+
+
+@pytest.mark.parametrize("way", ["freed", "dropped", "waited"])
+def test_a_free_while_a_copy_is_pending_is_right(checked, way):
+    done = checked(FREED, "host", way, "upload", "none")
+    assert (done.returncode, done.findings) == (0, []), done.stderr
+
+
 KERNEL = '''
 ptx = b""".version 8.0
 .target sm_80
