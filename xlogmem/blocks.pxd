@@ -63,6 +63,7 @@ cdef class Core:
     cdef bint find_held(self, uint64_t ptr, Found* found) noexcept
     cdef int label(self, Allocation* wanted, str tag, int depth) except -1
     cdef ResourceTable* table_of(self, object resource) except NULL
+    cdef DeviceMemoryResource checked_resource(self, object given)
     cdef ResourceTable* bind_other(self, object given) except NULL
     cdef DeviceMemoryResource resource_with(self, ResourceTable* table)
     cdef int free_dropped(self) except -1

@@ -24,6 +24,7 @@ from xlogmem import (
     PinnedMemoryResource,
     PoolMemoryResource,
     StatisticsResourceAdaptor,
+    StreamMisuseError,
     TrackingResourceAdaptor,
     host,
     record_history,
@@ -351,6 +352,10 @@ def test_no_bytes(uploads):
         pass
     block.free()
     assert u.calls("cuMemHostAlloc") == [0]
+    empty = u.x.runtime.allocate(0, host)               # it is memory of nothing, the device's own neither
+    assert empty.nbytes == 0
+    with pytest.raises(TypeError, match="resource must be a DeviceMemoryResource"):
+        u.x.runtime.allocate(0, host, resource=7)
 
 
 def test_buffers_for_the_host(uploads):
@@ -360,13 +365,15 @@ def test_buffers_for_the_host(uploads):
     empty = state.empty((2, 3), "float32", host, resource=u.pool)
     assert empty.access().stream is None
     full = state.full((2, 3), 7, "float32", host, resource=u.pool)
+    wide = state.full(3000, 1 + 2j, "complex64", host, resource=u.pool)
     copied = state.from_numpy(numpy.arange(6, dtype="int16")[::2], host, resource=u.pool)
     assert u.calls("cuMemcpyHtoDAsync", WAITS) == [0, 0]
-    for buffer, values in ((full, [[7] * 3] * 2), (copied, [0, 2, 4])):
+    for buffer, values in ((full, [[7] * 3] * 2), (copied, [0, 2, 4]), (wide, [1 + 2j] * 3000)):
         with buffer.map() as array:
             assert array.tolist() == values
+        assert buffer.tolist(host) == values
     assert state.empty((0, 3), "float32", host, resource=u.pool).tolist() == []
-    for buffer in (empty, full, copied):
+    for buffer in (empty, full, copied, wide):
         buffer.release()
 
 
@@ -393,6 +400,54 @@ def test_a_copy_by_the_host_waits_for_its_source(uploads, dropped):
     target.free()
 
 
+@pytest.mark.parametrize(("dtype", "wrong"), [
+    ("int32", 1.5), ("int32", "7"), ("int32", [1, 2]), ("int32", None), ("uint8", 300), ("float32", 1j)])
+def test_a_value_is_an_element_on_the_host_as_on_a_stream(uploads, dtype, wrong):
+    u = uploads()
+    state = DeviceState(u.x.runtime)
+    said = []
+    for where in (host, u.x.S):
+        with pytest.raises((TypeError, ValueError)) as refused:
+            state.full(4, wrong, dtype, where, resource=u.pool)
+        said.append(str(refused.value))
+    assert said[0] == said[1]
+    made = state.full(4, 1.0, "bfloat16", host, resource=u.pool)
+    assert made.view("uint16").tolist(host) == [0x3F80] * 4
+    made.release()
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("how", ["fill", "copy_from", "copy_to", "to_numpy"])
+def test_copies_and_fills_by_the_host_wait(uploads, how, dropped):
+    """... for the copies that use the memory, and make no call that copies."""
+    u = uploads()
+    state = DeviceState(u.x.runtime)
+    buffer = state.full(NBYTES, 1, "uint8", host, resource=u.pool)
+    other = u.x.alloc(u.x.S, NBYTES)
+    check(cuda.cuMemsetD8Async(other.ptr, 5, NBYTES, u.x.S.handle))
+    writes = how in ("fill", "copy_from")
+    first, second = (other, buffer) if writes else (buffer, other)
+    with use(u.x.S, read=second, write=first):
+        check(cuda.cuMemcpyAsync(first.ptr, second.ptr, NBYTES, u.x.S.handle))
+    if dropped:
+        u.x.driver.drop(WAITS)
+    seen = numpy.zeros(NBYTES, "uint8")
+    if how == "fill":
+        buffer.fill(7, host)
+    elif how == "copy_from":
+        buffer.copy_from(numpy.full(NBYTES, 7, "uint8"), host)
+    elif how == "copy_to":
+        buffer.copy_to(seen, host)
+    else:
+        seen = buffer.to_numpy(host)
+    check(cuda.cuCtxSynchronize())
+    found = u.x.driver.peek(other.ptr, 1)[0] if writes else seen[0]
+    assert found == ((7 if dropped else 1) if writes else (1 if dropped else 5))
+    u.x.driver.clear_races()
+    buffer.release()
+    other.free()
+
+
 # ---------------------------------------------------------------------------------------------- what is refused
 def test_memory_of_the_device_alone_is_refused(uploads):
     u = uploads()
@@ -406,6 +461,16 @@ def test_memory_of_the_device_alone_is_refused(uploads):
     with pytest.raises(TypeError, match=r"xlogmem\.host is not a CUDA stream: give it to use\(\)"):
         u.x.runtime.allocate_many([NBYTES], host)
     assert u.x.driver.calls("cuMemAllocFromPoolAsync") == before
+    assert wrong not in u.x.runtime.resources
+    with pytest.raises(StreamMisuseError, match=r"resource: .*never initialised"):
+        u.x.runtime.allocate(NBYTES, host, resource=PoolMemoryResource.__new__(PoolMemoryResource))
+    state = DeviceState(u.x.runtime)
+    on_device = state.empty(4, "uint8", u.x.S)
+    for call in (lambda: on_device.fill(1, host), lambda: on_device.copy_from(bytes(4), host),
+                 lambda: on_device.to_numpy(host)):
+        with pytest.raises(TypeError, match="is device memory, which the host cannot read or write"):
+            call()
+    on_device.release()
 
 
 def test_failures_leave_nothing(uploads):

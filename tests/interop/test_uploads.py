@@ -218,6 +218,13 @@ def test_what_is_taken_as_an_array(program):
         p.state.upload([1], object())
     with pytest.raises(ValueError, match="memory of the device alone, which the host cannot use"):
         p.state.upload([1], host)
+    x = p.state.upload([1], p.x.S)
+    resources = p.x.runtime.resources
+    for wrong, error in ((AsyncMemoryResource(), ValueError), (7, TypeError)):
+        with pytest.raises(error, match="resource"):
+            x.download(resource=wrong)
+    assert p.x.runtime.resources == resources           # none is bound
+    x.release()
 
 
 def test_a_capture_is_refused(program):

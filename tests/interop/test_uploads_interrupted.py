@@ -1,4 +1,4 @@
-"""Uploads of a process that is interrupted, forks, or ends meanwhile: nothing is lost, and nothing hangs."""
+"""Uploads of a process that is interrupted, forks, ends or loses the device meanwhile: nothing is lost or hangs."""
 from __future__ import annotations
 
 import pytest
@@ -73,9 +73,24 @@ kept = [state.upload(array, stream), state.upload(array, stream).download(stream
 threading.Thread(target=lambda: [state.upload(array, stream) for _ in range(100)], daemon=True).start()
 print("done", flush=True)
 """
+LOST = START + """
+for nth in (1, 2, 3):
+    lost = xlogmem.DeviceState(xlogmem.DeviceRuntime())
+    simulator.fail("cuMemcpyHtoDAsync", nth, 700)
+    try:
+        lost.upload(array[:10 << 20])
+    except xlogmem.DeviceLostError as error:            # it speaks of the copy, and not of the staging memory
+        assert str(error).endswith("while copying from the host"), error
+        assert error.__context__ is None
+    else:
+        raise AssertionError("the device was not lost")
+    lost.mark_lost()
+print("done")
+"""
 
 
-@pytest.mark.parametrize("program", [INTERRUPTED, FORKED, ENDING], ids=["interrupted", "forked", "ending"])
+@pytest.mark.parametrize("program", [INTERRUPTED, FORKED, ENDING, LOST],
+                         ids=["interrupted", "forked", "ending", "lost"])
 def test_a_process_that_uploads(program):
     run = python("-W", "ignore::DeprecationWarning", "-c", program, XLOGMEM_SIMULATE="1", XLOGMEM_SIM="quiet")
     assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")

@@ -218,8 +218,8 @@ cdef class Core:
                 return self.state.others[i]
         return self.bind_other(resource)
 
-    cdef ResourceTable* bind_other(self, object given) except NULL:
-        """Bind a resource besides the runtime's own.  It is held until the runtime ends."""
+    cdef DeviceMemoryResource checked_resource(self, object given):
+        """Return the resource that an allocation names; raises if it cannot be used here."""
         cdef DeviceMemoryResource resource
         if not isinstance(given, DeviceMemoryResource):
             raise TypeError("resource must be a DeviceMemoryResource of xlogmem, such as PinnedMemoryResource(), not "
@@ -227,9 +227,17 @@ cdef class Core:
         resource = given
         try:
             refuse_undeclared(resource, "allocations of a runtime")
-            if resource.context is not self.ordering.context:
-                raise StreamMisuseError(f"it is on device {resource.context.device_id}, and the runtime on device "
-                                        f"{self.device_id}: make it with device_id={self.device_id}")
+        except StreamMisuseError as error:
+            raise StreamMisuseError(f"resource: {error}") from None
+        if resource.context is not self.ordering.context:
+            raise StreamMisuseError(f"resource: it is on device {resource.context.device_id}, and the runtime on "
+                                    f"device {self.device_id}: make it with device_id={self.device_id}")
+        return resource
+
+    cdef ResourceTable* bind_other(self, object given) except NULL:
+        """Bind a resource besides the runtime's own.  It is held until the runtime ends."""
+        cdef DeviceMemoryResource resource = self.checked_resource(given)
+        try:
             with binding_lock:
                 if not any([other is resource for other in self.others]):   # another thread may have bound it
                     resource.bind(self.stream_pool)

@@ -38,7 +38,7 @@ from xlogmem._core cimport (
 from xlogmem._driver cimport BEYOND_MEMORY, DEVICE_MEMORY, NO_MEMORY, MemoryKind, kind_of_memory
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._order cimport StreamState
-from xlogmem.resources.base cimport Allocation, ResourceTable, start_call, start_call_on
+from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, ResourceTable, start_call, start_call_on
 from xlogmem.streams cimport Host
 
 
@@ -126,10 +126,10 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     cdef size_t size = bytes_wanted(nbytes)
     cdef ResourceTable* source = core.state.resource
     cdef int done
+    if unlikely(type(stream) is Host):
+        return allocate_block_for_host(core, size, tag, resource)
     if unlikely(resource is not None):
         source = core.table_of(resource)
-    if unlikely(type(stream) is Host):
-        return allocate_block_for_host(core, size, tag, source, resource)
     if unlikely(size == 0):
         return new_empty(core, stream, tag)
     collect_exports()
@@ -146,15 +146,17 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     return handle
 
 
-cdef DeviceBlock allocate_block_for_host(Core core, size_t nbytes, str tag, ResourceTable* source, object resource):
+cdef DeviceBlock allocate_block_for_host(Core core, size_t nbytes, str tag, object resource):
     """Do as `allocate_block`, for the host: the memory belongs to no stream."""
+    cdef ResourceTable* source
     cdef Allocation wanted
     cdef Failure failure
     cdef DeviceBlock handle
     cdef Block* block = NULL
     cdef int done
-    if not source.host_accessible:
-        refuse_for_host(core.resource if resource is None else resource, resource is None)
+    if nbytes != 0:
+        refuse_for_host(core, resource)                 # before the resource is bound
+    source = core.table_of(resource)
     if nbytes == 0:
         return new_empty(core, None, tag)
     collect_exports()
@@ -184,10 +186,13 @@ cdef inline int end_allocation(Core core, DeviceBlock handle, Block* block, Allo
     return 0
 
 
-cdef int refuse_for_host(object resource, bint is_own) except -1:
-    """Raise for memory that the host is to use and cannot reach."""
-    named = "resource: " if not is_own else "xlogmem.host: no resource is named, and "
-    raise ValueError(f"{named}{resource!r} has memory of the device alone, which the host cannot use. Give a resource "
+cdef int refuse_for_host(Core core, object named) except -1:
+    """Raise if the host cannot reach memory of the resource that an allocation names (None: the runtime's own)."""
+    cdef DeviceMemoryResource resource = core.resource if named is None else core.checked_resource(named)
+    if resource.table.host_accessible:
+        return 0
+    which = "resource: " if named is not None else "xlogmem.host: no resource is named, and "
+    raise ValueError(f"{which}{resource!r} has memory of the device alone, which the host cannot use. Give a resource "
                      "such as PoolMemoryResource(PinnedMemoryResource()), or allocate on a stream")
 
 

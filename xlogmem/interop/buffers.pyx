@@ -245,8 +245,9 @@ cdef class Buffer(ArrayView):
         ----------
         value : scalar
             One element.
-        stream : stream, optional
-            The default is the stream on which the memory was allocated.
+        stream : stream, or xlogmem.host, optional
+            The default is the stream on which the memory was allocated.  `xlogmem.host`: the host itself writes memory
+            that it reaches, after the work that uses the memory.
 
         Raises
         ------
@@ -266,8 +267,9 @@ cdef class Buffer(ArrayView):
         ----------
         source : Buffer, or object with a buffer of host memory
             As many bytes, contiguous, and of the same shape and dtype if it has these.
-        stream : stream, optional
-            The default is the stream on which this buffer's memory was allocated.
+        stream : stream, or xlogmem.host, optional
+            The default is the stream on which this buffer's memory was allocated.  `xlogmem.host`: the host itself
+            copies from host memory into a buffer that it reaches, after the work that uses either.
 
         Notes
         -----
@@ -291,9 +293,9 @@ cdef class Buffer(ArrayView):
         ----------
         target : Buffer, or object with a writable buffer of host memory
             As many bytes, contiguous, and of the same shape and dtype if it has these.
-        stream : stream, optional
+        stream : stream, or xlogmem.host, optional
             The default is the stream on which the memory of `target`, if it is a Buffer, else of this buffer, was
-            allocated.
+            allocated.  `xlogmem.host`: see `copy_from`.
 
         Notes
         -----
@@ -308,7 +310,8 @@ cdef class Buffer(ArrayView):
         copy_to_host(self, target, stream)
 
     def to_numpy(self, stream=None):
-        """The contents as a NumPy array; the host waits for this stream, and for nothing else.
+        """The contents as a NumPy array; the host waits for this stream, and for nothing else.  With `xlogmem.host`, in
+        place of a stream, the host itself copies memory that it reaches, after the work that writes the memory.
 
         Raises
         ------

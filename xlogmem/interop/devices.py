@@ -34,7 +34,6 @@ from xlogmem.interop.buffers import (
 from xlogmem.launch import forget_peers
 from xlogmem.resources import DeviceMemoryResource
 from xlogmem.runtime import DeviceRuntime, existing_runtime, get_runtime, set_runtime
-from xlogmem.streams import host
 
 __all__ = ["DeviceState", "Watch", "asarray", "empty", "from_numpy", "get_device_state", "upload"]
 
@@ -281,11 +280,7 @@ class DeviceState:
              stream: Any = None, *, resource: DeviceMemoryResource | None = None) -> Buffer:
         """A new buffer, every element of which is `value`; see `empty`."""
         buffer = self.empty(shape, dtype, stream, resource=resource)
-        if stream is host:
-            with buffer.map(write=True) as array:
-                array[...] = value
-        else:
-            buffer.fill(value, stream)
+        buffer.fill(value, stream)
         return buffer
 
     def from_numpy(self, array: Any, stream: Any = None, *, resource: DeviceMemoryResource | None = None) -> Buffer:
@@ -293,11 +288,7 @@ class DeviceState:
         `empty` and `Buffer.copy_from`."""
         array = self._contiguous(array)
         buffer = self.empty(array.shape, array.dtype, stream, resource=resource)
-        if stream is host:
-            with buffer.map(write=True) as target:
-                copy_on_host(buffer.core, array, target)
-        else:
-            buffer.copy_from(array, stream)
+        buffer.copy_from(array, stream)
         return buffer
 
     def upload(self, array: Any, stream: Any = None, *, tag: str | None = None) -> Buffer:

@@ -15,6 +15,7 @@ from cpython.buffer cimport (
 )
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy, memmove
 
 from xlogmem._foreign.advice import kind_of
 from xlogmem.errors import StreamMisuseError
@@ -37,7 +38,7 @@ from xlogmem._order cimport OrderState, enter_stream, host_wait_unlocks, leave_s
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport LaunchRecorder, add_host_memory, add_use, copy_together, record_on
-from xlogmem.streams cimport Stream
+from xlogmem.streams cimport Host, Stream
 
 
 cdef extern from *:
@@ -198,6 +199,8 @@ cdef int fill_buffer(Buffer buffer, object value, object stream) except -1:
     if layout.size == 0:
         return 0
     layout.refuse_strided("only a contiguous buffer can be filled")
+    if type(stream) is Host:
+        return write_on_host(buffer, <const char*>pattern, len(pattern), False)
     resolved = buffer.resolve_stream(stream)
     work.kind, work.target, work.nbytes, work.word = FILL, layout.ptr, layout.nbytes(), 0
     for width in (1, 2, 4):
@@ -272,15 +275,51 @@ cdef int download(Buffer buffer, void* target, Stream stream) except -1:
     return 0
 
 
-def copy_on_host(Core core, array, target=None):
-    """Copy an array of NumPy's into `target`, another array, or into a new contiguous one, which is returned.  The host
-    reads tracked memory behind the work on it."""
+# ---------------------------------------------------------------------------------------------- by the host itself
+cdef int write_on_host(Buffer target, const void* source, size_t nbytes, bint pinned) except -1:
+    """Have the host write the whole of a buffer: `nbytes` bytes, again and again."""
+    cdef LaunchRecorder recorder = LaunchRecorder(host, runtime=target.core)
+    cdef char* first = <char*>target.layout.ptr
+    cdef size_t done = nbytes, whole = target.layout.nbytes(), count
+    add_use(recorder, target, WRITE, target)
+    if pinned:
+        add_host_memory(recorder, source, nbytes, READ)
+    begin_call(target)
+    try:
+        with recorder, nogil:
+            memmove(first, source, nbytes)
+            while done < whole:
+                count = min(done, whole - done)
+                memcpy(first + done, first, count)
+                done += count
+    finally:
+        end_call(target)
+    return 0
+
+
+cdef int read_out(Buffer source, void* target, object stream) except -1:
+    """Copy all bytes from the first to the last element to the host: on a stream, or by the host itself."""
+    cdef LaunchRecorder recorder
+    if type(stream) is not Host:
+        return download(source, target, source.resolve_stream(stream))
+    recorder = LaunchRecorder(host, runtime=source.core)
+    add_use(recorder, source, READ, source)
+    if is_pinned(target):
+        add_host_memory(recorder, target, source.layout.extent, WRITE)
+    begin_call(source)
+    try:
+        with recorder, nogil:
+            memmove(target, <void*>source.layout.start, source.layout.extent)
+    finally:
+        end_call(source)
+    return 0
+
+
+def copy_on_host(Core core, array):
+    """Return a contiguous copy of an array of NumPy's.  The host reads tracked memory behind the work on it."""
     cdef LaunchRecorder recorder = read_on_host(core, array)
     with recorder if recorder is not None else nullcontext():
-        if target is None:
-            return array.copy()
-        target[...] = array
-        return target
+        return array.copy()
 
 
 cdef LaunchRecorder read_on_host(Core core, array):
@@ -307,6 +346,7 @@ cdef LaunchRecorder read_memory_on_host(Core core, const void* memory, size_t nb
     return recorder
 
 
+# ---------------------------------------------------------------------------------------------- objects of the host
 cdef int copy_from_host(Buffer target, object source, object stream) except -1:
     cdef Py_buffer view
     acquire_host(source, target.layout, &view, 0)
@@ -325,6 +365,8 @@ cdef int copy_host(Buffer target, const void* host, object stream) except -1:
     if target.layout.size == 0:
         return 0
     pinned = is_pinned(host)
+    if type(stream) is Host:
+        return write_on_host(target, host, target.layout.nbytes(), pinned)
     resolved = target.resolve_stream(stream)
     begin_call(target)
     try:
@@ -341,7 +383,7 @@ cdef int copy_to_host(Buffer source, object target, object stream) except -1:
     acquire_host(target, source.layout, &view, PyBUF_WRITABLE)
     try:
         if source.layout.size:
-            download(source, view.buf, source.resolve_stream(stream))
+            read_out(source, view.buf, stream)
     finally:
         PyBuffer_Release(&view)
     return 0
@@ -373,7 +415,7 @@ cdef object copy_to_numpy(Buffer source, object stream):
     if layout.size == 0:
         return numpy.empty(layout.shape, dtype)
     host = bytearray(layout.extent)
-    download(source, <char*>host, source.resolve_stream(stream))
+    read_out(source, <char*>host, stream)
     return numpy.ndarray(layout.shape, dtype, host, layout.ptr - layout.start, layout.strides)
 
 

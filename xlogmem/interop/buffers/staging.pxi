@@ -60,7 +60,7 @@ cdef int upload_in_pieces(Buffer target, const void* source, size_t nbytes, Stre
     thread has none of them or all."""
     cdef LaunchRecorder whole = target.new_recorder(stream, WRITE)
     cdef DeviceBlock piece
-    cdef list newest = []                   # pieces, at most two
+    cdef list newest = []                   # pieces, at most two; where a copy fails, the next operation frees them
     cdef size_t done = 0, count
     begin_call(target)
     try:
@@ -74,8 +74,8 @@ cdef int upload_in_pieces(Buffer target, const void* source, size_t nbytes, Stre
                 done += count
         finally:
             whole.finish(LAUNCHED)
-            for piece in newest:
-                piece.close()
+        for piece in newest:
+            piece.close()
     finally:
         end_call(target)
     return 0
