@@ -86,13 +86,15 @@ cdef cppclass Block:
 
 
 cdef enum:
-    CACHED_SIZES = 16           # of memory that a stream caches
+    CACHED_SIZES = 16           # of memory in a cache
     CACHED_OF_A_SIZE = 1024     # blocks
     CACHE_WAYS = 4
     LEAST_SETS = 256
     MOST_SETS = 1024
     GROUP = 64                  # blocks of a batch, for which a lock is held without a pause
     NO_HANDLE = ~<size_t>0
+    HOST_HANDLE = ~<size_t>1    # in place of a stream's, of a cache of the host
+    HOST_CACHES = 4             # resources of which the host caches memory
 
 
 cdef struct CachedSize:
@@ -108,9 +110,12 @@ cdef struct CachedPlace:
 
 
 cdef cppclass StreamCache:
-    # Memory that a stream has freed, and the local blocks that are in such memory again: see core/caches.pxi.
+    # Memory that a stream, or the host, has freed, and the local blocks that are in such memory again: see
+    # core/caches.pxi.
     mutex cache_lock            # a leaf
     StreamState* stream         # NULL: closed
+    ResourceTable* resource     # whose memory it has
+    atomic[size_t]* room        # bytes that it may have
     size_t handle
     size_t cached_bytes
     uint64_t generation         # the last that was given
@@ -122,6 +127,8 @@ cdef cppclass StreamCache:
     CachedSize sizes[CACHED_SIZES]
     vector[CachedPlace] places          # sets of CACHE_WAYS
     uint32_t shift              # of a hash, which leaves the number of a set
+    StreamState as_stream       # in place of a stream's, of a cache of the host
+    atomic[size_t] host_room
 
 
 cdef struct Found:
@@ -321,8 +328,9 @@ cdef cppclass CoreState:
     bint keeps_frontiers                # one of the resources does; written with the GIL, as this:
     int stack_depth                     # frames of the stack of a free that one of them wants
     vector[StreamCache*] caches         # open and closed
+    atomic[StreamCache*] host_caches[HOST_CACHES]       # those of the host, each of another resource; NULL behind them
     uint64_t cached_allocations         # from caches that were closed
-    flag wants_cache                    # a stream had none: see `add_cache`
+    flag wants_cache                    # a stream, or the host, had none: see `add_cache`
     mutex windows_lock                  # of these two; a leaf
     vector[Window*] windows             # all
     vector[Window*] spare_windows       # for the next recorders: their vectors have the memory that a launch needs
@@ -528,3 +536,14 @@ cdef inline int mark_lost_if_sticky(CoreState* core, int failed, Failure* failur
     if failed and is_sticky(failure):
         core.marks.fetch_or(LOST)
     return failed
+
+
+cdef inline StreamCache* host_cache_of(CoreState* core, ResourceTable* resource) noexcept nogil:
+    """The cache of the host in front of a resource; NULL if there is none."""
+    cdef StreamCache* cache
+    cdef size_t i
+    for i in range(HOST_CACHES):
+        cache = core.host_caches[i].load()
+        if cache == NULL or cache.resource == resource:
+            return cache
+    return NULL

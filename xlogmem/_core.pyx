@@ -47,9 +47,9 @@ waits for nothing is done with the GIL, if the lock is free (core/at_once.pxi). 
 FREEING protects what must not change meanwhile.  Finalizers of blocks and recorders never take the lock: they push on a
 lock-free list, which the next operation drains.  Names say what a function does with the lock: see `_core.pxd`.
 
-Where a pool hands out memory again that only one stream has used, even that lock is not needed: each stream has a cache
-of what it freed, with a lock of its own, and blocks from there are known to the cache alone until an operation needs
-them (`core/caches.pxi`).
+Where a pool hands out memory again that only one stream has used, or that the host has seen idle, even that lock is not
+needed: each stream, and the host, has a cache of what it freed, with a lock of its own, and blocks from there are known
+to the cache alone until an operation needs them (`core/caches.pxi`).
 
 Handles.  Block structures are never moved or freed while their core lives; a handle is a slot and a generation, and is
 valid if the slot still has that generation.
@@ -84,7 +84,7 @@ include "core/complete.pxi"             # queries: True if the work on a block i
 include "core/contested.pxi"            # a launch waits on the host for one that is not filed yet
 include "core/circles.pxi"              # deadlock detection between waiting launches
 # Fast paths of the above:
-include "core/caches.pxi"               # per-stream caches of freed blocks
+include "core/caches.pxi"               # caches of freed blocks, of streams and of the host
 include "core/cache_ends.pxi"           # opening, emptying, closing and counting of these caches
 include "core/by_handle.pxi"            # operations of the C table: lock once, look up by handle
 include "core/at_once.pxi"              # operations that wait for nothing and keep the GIL

@@ -117,12 +117,12 @@ cdef cppclass OrderState:
     atomic[Fence*] released     # fences whose event of Python is gone
     atomic[uint32_t]* lost      # the marks of the runtime core that uses this, NULL without one; the GIL guards it
     bint wants_context_sync     # something was put off that only a wait for the whole context can be ordered after
-    # What streams cache in front of a pool, if the core does that: see core/caches.pxi.
+    # What streams, and the host, cache in front of pools, if the core does that: see core/caches.pxi.
     void* core                  # NULL: it does not
     void (*close_cache)(void* core, StreamState* stream) noexcept nogil
-    bint (*empty_caches)(void* core, StreamState* stream) noexcept nogil
+    bint (*empty_caches)(void* core, void* pool, StreamState* stream) noexcept nogil
     uint64_t (*count_cached)(void* core, void* pool) noexcept nogil
-    void* cached_pool           # whose memory they have, and which says how much
+    void* cached_pool           # whose memory streams have, and which says how much
     size_t caches_open
     atomic[size_t] cache_room   # bytes that each may have
     void* listed                # for the waits of other runtimes, see order/context.pxi; NULL: not in the list
@@ -156,9 +156,10 @@ cdef inline void close_cache_locked(OrderState* order, StreamState* stream) noex
         order.close_cache(order.core, stream)
 
 
-cdef inline bint empty_caches_locked(OrderState* order, StreamState* stream) noexcept nogil:
-    """What a stream (NULL: every stream) has cached goes to the pool.  Whether there was anything."""
-    return order.core != NULL and order.empty_caches(order.core, stream)
+cdef inline bint empty_caches_locked(OrderState* order, void* pool, StreamState* stream) noexcept nogil:
+    """What a stream (NULL: every stream, and the host) has cached of a pool (NULL: of each) goes to the pool.  Whether
+    there was anything."""
+    return order.core != NULL and order.empty_caches(order.core, pool, stream)
 
 
 cdef inline uint64_t count_cached_locked(OrderState* order, void* pool) noexcept nogil:

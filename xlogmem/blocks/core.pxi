@@ -524,7 +524,7 @@ cdef class Core:
 
         ``records``, ``waits`` and ``host_waits`` are driver calls; ``known`` counts needed orderings that held already,
         ``covered`` those for which an event recorded before was enough.  ``cached`` counts the allocations that got
-        memory which the same stream had freed, without a call of the resource.
+        memory which the same stream, or the host, had freed, without a call of the resource.
         """
         cdef OrderState* order = self.state.order
         cdef OrderCounters ordered

@@ -43,7 +43,7 @@ def survey(Core core not None, list pools):
     with nogil:
         order.lock.lock()
         if not states.empty():
-            empty_caches_locked(order, NULL)            # what streams have there is free
+            empty_caches_locked(order, NULL, NULL)      # what streams and the host have there is free
         survey_locked(&core.state, &found)
         for i in range(states.size()):
             read_figures_locked(states[i], &figures[i])

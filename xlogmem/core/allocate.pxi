@@ -127,12 +127,15 @@ cdef int allocate(CoreState* core, ResourceTable* resource, Allocation* wanted, 
 cdef int allocate_for_host(CoreState* core, ResourceTable* resource, Allocation* wanted, Block** result,
                            Failure* failure) except -1 nogil:
     """Do as `allocate`, for the host."""
+    cdef StreamCache* cache
     cdef Scope scope
-    cdef int failed
+    cdef int failed = 0
     if refuse_forked(failure) or refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
         return 1
     drain(core)
-    failed = allocate_in_call(core, resource, wanted, KEEP_STREAM_BUSY, result, failure)
+    cache = host_cache_of(core, resource)
+    if cache == NULL or not allocate_from_cache(core, cache, HOST_HANDLE, wanted, result):
+        failed = allocate_in_call(core, resource, wanted, KEEP_STREAM_BUSY, result, failure)
     leave_context(&scope)
     return failed
 
@@ -172,8 +175,9 @@ cdef inline Block* track_locked(CoreState* core, ResourceTable* resource, Alloca
     core.counters.allocations += 1
     if unlikely(core.watched & BY_HISTORY):
         note_block(core, BLOCK_ALLOCATED, block, block.stream)
-    if resource.frontiers != NULL and resource.frontiers.grain and resource == core.resource and made.stream != NULL:
-        want_size_locked(core, made.stream, made.nbytes)
+    if (resource.frontiers != NULL and resource.frontiers.grain
+            and (resource == core.resource or made.stream == NULL)):
+        want_size_locked(core, resource, made.stream, made.nbytes)
     return block
 
 

@@ -168,17 +168,21 @@ cdef int allocate_at_once(CoreState* core, ResourceTable* resource, Allocation* 
     cdef FrontierTable* frontiers = resource.frontiers
     cdef StreamState* stream = wanted.stream
     cdef StreamCache* cache = NULL
+    cdef size_t handle
     cdef int done = NOT_AT_ONCE
     if frontiers == NULL or frontiers.allocate_at_once == NULL:
         return done
     if unlikely(stream == NULL):
         done = NOT_AT_ONCE if is_work_left(core) else DONE
+        cache = host_cache_of(core, resource)
+        handle = HOST_HANDLE
     else:
         done = query_at_once(core, stream, failure)
         cache = <StreamCache*>stream.cache.load() if resource == core.resource else NULL
+        handle = <size_t>stream.handle
     if done != DONE:
         return done
-    if cache != NULL and allocate_from_cache(core, cache, <size_t>stream.handle, wanted, result):
+    if cache != NULL and allocate_from_cache(core, cache, handle, wanted, result):
         return DONE
     if not core.order.lock.try_lock():
         return NOT_AT_ONCE

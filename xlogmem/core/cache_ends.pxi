@@ -4,19 +4,25 @@
 # cached there (`caches.pxi`).  Cached memory goes back to the pool with the position behind its free.
 
 from xlogmem._base.cpp cimport check, make_new
+from xlogmem._base.failures cimport ON_HOST
+from xlogmem._base.index cimport NO_STREAM
 from xlogmem._driver cimport LEAF_LOCK, take_at_forks
 from xlogmem._order cimport ALLOCATED, SEALED, advance
 
 
-cdef void want_size_locked(CoreState* core, StreamState* stream, size_t nbytes) noexcept nogil:
-    """Count an allocation from the pool on this stream, to learn which sizes are allocated there often."""
+cdef void want_size_locked(CoreState* core, ResourceTable* resource, StreamState* stream,
+                           size_t nbytes) noexcept nogil:
+    """Count an allocation from a pool on this stream (NULL: for the host), to learn which sizes are allocated there
+    often."""
     check(core.order.lock.held(), "the lock is held")
-    cdef StreamCache* cache = open_cache_locked(core, stream) if nbytes <= LARGEST_CACHED else NULL
+    cdef StreamCache* cache = NULL
     cdef Block* replaced = NULL
     cdef CachedSize* size
+    if nbytes <= LARGEST_CACHED:
+        cache = open_cache_locked(core, stream) if stream != NULL else open_host_cache_locked(core, resource)
     if cache == NULL:
         return
-    nbytes = in_grains(core, nbytes)
+    nbytes = in_grains(cache, nbytes)
     size = cached_size_of(cache, nbytes)
     cache.cache_lock.lock()
     if size.nbytes == nbytes:
@@ -36,31 +42,68 @@ cdef StreamCache* open_cache_locked(CoreState* core, StreamState* stream) noexce
     another stream, and cached memory needs its stream, so a stream that may be destroyed has no cache."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamCache* cache = <StreamCache*>stream.cache.load()
-    cdef size_t i
     if cache != NULL:
         return cache
     if stream.thread or <bint>stream.unowned or not <bint>stream.alive:
         return NULL
-    for i in range(core.caches.size()):
-        if core.caches[i].stream == NULL:               # closed; the lock of the runtime guards this
-            cache = core.caches[i]
-            break
-    if cache == NULL:
-        core.wants_cache.store(True)
-        return NULL
-    cache.cache_lock.lock()
-    cache.stream = stream
-    cache.handle = <size_t>stream.handle
-    cache.cache_lock.unlock()
-    stream.cache.store(cache)
-    core.order.caches_open += 1
+    cache = closed_cache_locked(core)
+    if cache != NULL:
+        open_locked(core, cache, core.resource, stream, <size_t>stream.handle)
     return cache
 
 
+cdef StreamCache* open_host_cache_locked(CoreState* core, ResourceTable* resource) noexcept nogil:
+    """Return the cache of the host in front of a resource; NULL if other resources have all of them."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef StreamCache* cache
+    cdef size_t i
+    for i in range(HOST_CACHES):
+        cache = core.host_caches[i].load()
+        if cache != NULL and cache.resource == resource:
+            return cache
+        if cache == NULL:
+            cache = closed_cache_locked(core)
+            if cache != NULL:
+                cache.host_room.store(resource.frontiers.host_room)
+                open_locked(core, cache, resource, &cache.as_stream, HOST_HANDLE)
+                cache.room = &cache.host_room
+                core.host_caches[i].store(cache)
+            return cache
+    return NULL
+
+
+cdef StreamCache* closed_cache_locked(CoreState* core) noexcept nogil:
+    """Return a cache that is closed; NULL if there is none, and the next allocation that ends adds one."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t i
+    for i in range(core.caches.size()):
+        if core.caches[i].stream == NULL:               # the lock of the runtime guards this
+            return core.caches[i]
+    core.wants_cache.store(True)
+    return NULL
+
+
+cdef void open_locked(CoreState* core, StreamCache* cache, ResourceTable* resource, StreamState* stream,
+                      size_t handle) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
+    cache.cache_lock.lock()
+    cache.resource = resource
+    cache.room = &core.order.cache_room
+    cache.stream = stream
+    cache.handle = handle
+    cache.cache_lock.unlock()
+    stream.cache.store(cache)
+    core.order.caches_open += not is_host(stream)
+
+
 cdef void add_cache(CoreState* core) noexcept nogil:
-    """Add a cache for the next stream that wants one.  Called without the lock.  Forks take the lock of the cache from
-    now on."""
+    """Add a cache for the next stream, or the host, that wants one.  Called without the lock.  Forks take the lock of
+    the cache from now on."""
     cdef StreamCache* cache = make_new[StreamCache]()
+    cache.as_stream.index = NO_STREAM
+    cache.as_stream.number = <uint64_t>ON_HOST
+    cache.as_stream.discipline = SEALED
+    cache.as_stream.alive.store(True)
     cache.places.resize(LEAST_SETS * CACHE_WAYS)
     cache.shift = 24                                    # of 32 bits: 8 are left, for LEAST_SETS
     take_at_forks(&cache.cache_lock, LEAF_LOCK)
@@ -85,8 +128,8 @@ cdef Block* take_cached(CoreState* core, StreamCache* cache, CachedSize* size, B
 
 
 cdef void return_to_pool_locked(CoreState* core, Block* block) noexcept nogil:
-    """Return a list of cached blocks to the pool, each with the position that its next owner has to be ordered
-    after."""
+    """Return a list of cached blocks to their pool, each with the position that its next owner has to be ordered
+    after; memory of the host is idle."""
     check(core.order.lock.held(), "the lock is held")
     cdef vector[Dependency]* frontier = &core.freed_frontier
     cdef Allocation freed
@@ -94,14 +137,15 @@ cdef void return_to_pool_locked(CoreState* core, Block* block) noexcept nogil:
     while block != NULL:
         following = block.next_cached
         frontier.clear()
-        frontier.emplace_back()
-        frontier.back().source = block.stream
-        frontier.back().position = next_position(block.stream, block.position)
-        frontier.back().kind = ALLOCATED
+        if block.stream != NULL:
+            frontier.emplace_back()
+            frontier.back().source = block.stream
+            frontier.back().position = next_position(block.stream, block.position)
+            frontier.back().kind = ALLOCATED
+            block.stream.blocks -= 1
         fill_freed(core, block, block.stream, &freed)
-        core.resource.frontiers.deallocate(core.resource.self, &freed, frontier)
+        block.resource.frontiers.deallocate(block.resource.self, &freed, frontier)
         set_home(block, NULL)
-        block.stream.blocks -= 1
         block.state = FREED
         core.empty.push_back(block.slot)
         block = following
@@ -127,15 +171,18 @@ cdef Block* take_all_cached(CoreState* core, StreamCache* cache) noexcept nogil:
     return cached
 
 
-cdef bint empty_caches_of_locked(void* of, StreamState* stream) noexcept nogil:
-    """Return to the pool everything that a stream (NULL: every stream) has cached.  True if there was anything."""
+cdef bint empty_caches_of_locked(void* of, void* pool, StreamState* stream) noexcept nogil:
+    """Return to a pool (NULL: to each) everything that a stream (NULL: every stream, and the host) has cached of it.
+    True if there was anything."""
     cdef CoreState* core = <CoreState*>of
     cdef bint found = False
     cdef Block* cached
     cdef size_t i
     check(core.order.lock.held(), "the lock is held")
     for i in range(core.caches.size()):
-        if stream != NULL and core.caches[i].stream != stream:
+        if core.caches[i].stream == NULL or (stream != NULL and core.caches[i].stream != stream):
+            continue
+        if pool != NULL and core.caches[i].resource.self != pool:
             continue
         cached = take_all_cached(core, core.caches[i])
         found |= cached != NULL
@@ -166,28 +213,34 @@ cdef void close_cache_of_locked(void* of, StreamState* stream) noexcept nogil:
     cache.stream = NULL
     cache.cache_lock.unlock()
     stream.cache.store(NULL)
-    core.order.caches_open -= 1
+    core.order.caches_open -= not is_host(stream)
     return_to_pool_locked(core, cached)
 
 
 cdef void use_caches(CoreState* core) noexcept nogil:
-    """Enable caches when a runtime begins, if blocks of the resource can take each other's place (it has a grain)."""
+    """Enable caches when a runtime begins: those of streams, if blocks of the resource can take each other's place (it
+    has a grain), and those of the host, of whichever resource."""
     cdef OrderState* order = core.order
-    if core.resource.frontiers == NULL or core.resource.frontiers.grain == 0:
-        return
     order.lock.lock()
     order.core = core
-    order.cached_pool = core.resource.self
+    if has_grain(core.resource):
+        order.cached_pool = core.resource.self
     order.close_cache = close_cache_of_locked
     order.empty_caches = empty_caches_of_locked
     order.count_cached = count_cached_of_locked
     order.lock.unlock()
 
 
+cdef inline bint has_grain(ResourceTable* resource) noexcept nogil:
+    return resource.frontiers != NULL and resource.frontiers.grain != 0
+
+
 cdef void stop_caches_locked(CoreState* core) noexcept nogil:
     """Close all caches when a runtime ends."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
+    for i in range(HOST_CACHES):
+        core.host_caches[i].store(NULL)
     for i in range(core.caches.size()):
         if core.caches[i].stream != NULL:
             close_cache_of_locked(core, core.caches[i].stream)
@@ -236,15 +289,16 @@ cdef void add_up_locked(CoreState* core, Figures* figures) noexcept nogil:
 
 
 cdef uint64_t count_cached_of_locked(void* of, void* pool) noexcept nogil:
-    """Count the allocations that this pool (NULL: the pool behind the caches) knows nothing of."""
+    """Count the allocations that this pool (NULL: any) knows nothing of."""
     cdef CoreState* core = <CoreState*>of
-    cdef uint64_t count = core.cached_allocations
+    cdef uint64_t count = core.cached_allocations if pool == NULL or pool == core.resource.self else 0
+    cdef StreamCache* cache
     cdef size_t i
     check(core.order.lock.held(), "the lock is held")
-    if pool != NULL and pool != core.resource.self:
-        return 0
     for i in range(core.caches.size()):
-        core.caches[i].cache_lock.lock()
-        count += core.caches[i].allocations
-        core.caches[i].cache_lock.unlock()
+        cache = core.caches[i]
+        cache.cache_lock.lock()
+        if cache.stream != NULL and (pool == NULL or cache.resource.self == pool):
+            count += cache.allocations
+        cache.cache_lock.unlock()
     return count

@@ -1,9 +1,12 @@
-# Per-stream caches of freed blocks: a stream often allocates again what it freed.
+# Caches of freed blocks: a stream, or the host, often allocates again what it freed.
 #
 # In front of a pool each stream has a *cache* of memory of a few sizes, which the pool counts as handed out.  A block
 # that only its own stream has used goes there when it is freed on that stream.  The next allocation of its size there
 # takes it again, under the lock of the cache: no lock of the runtime, no search, no driver call.  No other stream can
 # have touched the memory meanwhile, and a stream is ordered after itself.
+#
+# The host has such a cache, too: of blocks that were allocated for the host, and that it has seen idle when they are
+# freed.
 #
 # An allocation takes a *local* block from a cache: it has a generation and an address, and only the cache knows it.  It
 # has no frontier and is not in the address index.  Any operation that comes with the runtime's lock and needs the block
@@ -15,9 +18,10 @@
 # Positions.  A cache takes none.  A free reads how many positions its stream has taken.  The next position was, or will
 # be, taken after that, so a fence that covers it is recorded after everything that was queued before the free.
 #
-# Caches have memory of one pool, the runtime's own resource, and are no reserve.  Before that pool expands or reports
-# its figures, all caches are emptied into it; before it makes a stream wait, the cache of that stream is.  The cache of
-# a stream is closed before the stream is unregistered or changes its discipline.
+# The caches of streams have memory of one pool, the runtime's own resource; the host has a cache for each of a few
+# pools.  Caches are no reserve.  Before a pool expands or reports its figures, all caches are emptied into it; before
+# it makes a stream wait, the cache of that stream is.  The cache of a stream is closed before the stream is
+# unregistered or changes its discipline.
 
 from cuda.bindings cimport cydriver as cy
 
@@ -33,9 +37,9 @@ cdef enum:
     LARGEST_CACHED = 1 << 20                # bytes: what is larger is worth the search, and a better fit
 
 
-cdef inline size_t in_grains(CoreState* core, size_t nbytes) noexcept nogil:
+cdef inline size_t in_grains(StreamCache* cache, size_t nbytes) noexcept nogil:
     """Return the size that the pool hands out for a request; blocks of one such size can take each other's place."""
-    cdef size_t grain = core.resource.frontiers.grain
+    cdef size_t grain = cache.resource.frontiers.grain
     return (nbytes + grain - 1) & ~(grain - 1)
 
 
@@ -65,7 +69,7 @@ cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle
     if wanted.tag != NULL or has_deferred_work(core):
         return allocate_recorded(core, cache, handle, wanted, result)
     cache.cache_lock.lock()
-    block = take_local(core, cache, handle, wanted)
+    block = take_local(cache, handle, wanted)
     cache.cache_lock.unlock()
     if block == NULL:
         return False
@@ -73,10 +77,10 @@ cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle
     return True
 
 
-cdef inline Block* take_local(CoreState* core, StreamCache* cache, size_t handle, Allocation* wanted) noexcept nogil:
+cdef inline Block* take_local(StreamCache* cache, size_t handle, Allocation* wanted) noexcept nogil:
     """Take the newest cached block of the size, as a local block.  Called with the lock of the cache."""
     check(cache.cache_lock.held(), "the lock of the cache is held")
-    cdef size_t nbytes = in_grains(core, wanted.nbytes)
+    cdef size_t nbytes = in_grains(cache, wanted.nbytes)
     cdef CachedSize* size = cached_size_of(cache, nbytes)
     cdef Block* block = size.newest
     if block == NULL or size.nbytes != nbytes or cache.handle != handle:
@@ -109,19 +113,19 @@ cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, St
         return free_recorded(core, block, generation, stream)
     if cache == NULL or not cache.cache_lock.try_lock():
         return False
-    done = may_cache(core, cache, block, generation, stream)
+    done = may_cache(cache, block, generation, stream)
     if done:
-        cache_local(core, cache, block)
+        cache_local(cache, block)
     cache.cache_lock.unlock()
     return done
 
 
-cdef inline bint may_cache(CoreState* core, StreamCache* cache, Block* block, uint64_t generation,
+cdef inline bint may_cache(StreamCache* cache, Block* block, uint64_t generation,
                            StreamState* stream) noexcept nogil:
     """True if `free_into_cache` may cache the block.  Called with the lock of the cache."""
     return (block.cache.load() == cache and block.state == LOCAL
             and (generation == 0 or block.generation == generation)
-            and (stream == NULL or stream == cache.stream) and has_room(core, cache, block))
+            and (stream == NULL or stream == cache.stream) and has_room(cache, block))
 
 
 cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
@@ -130,14 +134,14 @@ cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle,
     if has_deferred_work(core):
         return free_at_recorded(core, cache, handle, ptr)
     cache.cache_lock.lock()
-    block = cached_at(core, cache, handle, ptr)
+    block = cached_at(cache, handle, ptr)
     if block != NULL:
-        cache_local(core, cache, block)
+        cache_local(cache, block)
     cache.cache_lock.unlock()
     return block != NULL
 
 
-cdef inline Block* cached_at(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
+cdef inline Block* cached_at(StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
     """Return the local block at an address, if the cache takes it; else NULL.  Called with the lock of the cache."""
     cdef CachedPlace* places = places_of(cache, ptr)
     cdef size_t i
@@ -145,19 +149,19 @@ cdef inline Block* cached_at(CoreState* core, StreamCache* cache, size_t handle,
         for i in range(CACHE_WAYS):
             if places[i].ptr == ptr:
                 return places[i].block if (places[i].block.state == LOCAL
-                                           and has_room(core, cache, places[i].block)) else NULL
+                                           and has_room(cache, places[i].block)) else NULL
     return NULL
 
 
-cdef inline bint has_room(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
+cdef inline bint has_room(StreamCache* cache, Block* block) noexcept nogil:
     """True if the cache takes one more block of this size."""
-    cdef size_t nbytes = in_grains(core, block.nbytes)
+    cdef size_t nbytes = in_grains(cache, block.nbytes)
     cdef CachedSize* size = cached_size_of(cache, nbytes)
     return (size.nbytes == nbytes and size.count < CACHED_OF_A_SIZE
-            and cache.cached_bytes + nbytes <= core.order.cache_room.load())
+            and cache.cached_bytes + nbytes <= cache.room.load())
 
 
-cdef inline void cache_local(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
+cdef inline void cache_local(StreamCache* cache, Block* block) noexcept nogil:
     """Free a local block: its memory is cached."""
     check(cache.cache_lock.held(), "the lock of the cache is held")
     cache.live_bytes -= block.nbytes
@@ -165,11 +169,11 @@ cdef inline void cache_local(CoreState* core, StreamCache* cache, Block* block) 
     cache.frees += 1
     if cache.stream.discipline != SEALED:               # no unrecorded work there: the former position is enough
         block.position = count_of(cache.stream)
-    put_in(core, cache, block)
+    put_in(cache, block)
 
 
-cdef inline void put_in(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
-    cdef size_t nbytes = in_grains(core, block.nbytes)
+cdef inline void put_in(StreamCache* cache, Block* block) noexcept nogil:
+    cdef size_t nbytes = in_grains(cache, block.nbytes)
     cdef CachedSize* size = cached_size_of(cache, nbytes)
     poke(block.generation, 0)
     block.state = CACHED
@@ -198,7 +202,7 @@ cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) no
 cdef void settle_local_locked(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:
     """Make a local block an ordinary one.  Called with both locks.  Its allocation entry is the position of the
     previous free: any work that the owner has queued since is unrecorded, and the entry is raised as for every fresh
-    block."""
+    block.  A block for the host has no entry."""
     check(core.order.lock.held() and cache.cache_lock.held(), "both locks are held")
     cdef Entry* entry
     unlist(core, cache, block)
@@ -207,11 +211,12 @@ cdef void settle_local_locked(CoreState* core, StreamCache* cache, Block* block)
     core.live_bytes += block.nbytes
     core.live_blocks += 1
     block.frontier.clear()
-    entry = &block.frontier.emplace_back()
-    entry.kind = ALLOCATED
-    entry.stream = block.stream.index
-    entry.position = block.position
-    block.fresh = True
+    block.fresh = block.stream != NULL
+    if block.fresh:
+        entry = &block.frontier.emplace_back()
+        entry.kind = ALLOCATED
+        entry.stream = block.stream.index
+        entry.position = block.position
     block.named = False
     block.raised = False
     block.writer = 0
@@ -230,7 +235,7 @@ cdef void unlist(CoreState* core, StreamCache* cache, Block* block) noexcept nog
             places[i].block = NULL
             places[i].ptr = 0
     block.cache.store(NULL)
-    core.in_caches -= in_grains(core, block.nbytes)
+    core.in_caches -= in_grains(cache, block.nbytes)
 
 
 cdef bint bring_in_all_locked(CoreState* core) noexcept nogil:
@@ -261,20 +266,24 @@ cdef bint settle_all_of_locked(CoreState* core, StreamCache* cache) noexcept nog
 
 cdef bint cache_freed_locked(CoreState* core, Block* block, StreamState* home) noexcept nogil:
     """Cache the memory of a free into the pool, if no other stream than its own has used it and the size is allocated
-    often.  Entries of that stream stand for work that the stream itself is ordered after."""
+    often.  Entries of that stream stand for work that the stream itself is ordered after.  A block for the host (it has
+    no home) is cached if the host has seen all of its uses complete."""
     check(core.order.lock.held(), "the lock is held")
-    cdef StreamCache* cache = <StreamCache*>home.cache.load()
-    cdef uint64_t position
+    cdef StreamCache* cache
+    cdef uint64_t position = 0
     cdef CachedSize* size
     cdef size_t nbytes
     cdef bint done
-    if (cache == NULL or block.stream != home or block.resource != core.resource or not block.exports.empty()
-            or not block.waiting.empty() or not is_used_at_home_only(block, &position)):
+    cache = <StreamCache*>home.cache.load() if home != NULL else host_cache_of(core, block.resource)
+    if (cache == NULL or block.stream != home or block.resource != cache.resource or not block.exports.empty()
+            or not block.waiting.empty()):
         return False
-    nbytes = in_grains(core, block.nbytes)
+    if not (is_idle_locked(core.order, block) if home == NULL else is_used_at_home_only(block, &position)):
+        return False
+    nbytes = in_grains(cache, block.nbytes)
     size = cached_size_of(cache, nbytes)
     cache.cache_lock.lock()
-    done = size.wanted >= WANTED_AGAIN and has_room(core, cache, block) and list_in(cache, block)
+    done = size.wanted >= WANTED_AGAIN and has_room(cache, block) and list_in(cache, block)
     if done:
         erase(&core.index, block.ptr)
         core.live_bytes -= block.nbytes
@@ -282,12 +291,25 @@ cdef bint cache_freed_locked(CoreState* core, Block* block, StreamState* home) n
         core.counters.frees += 1
         core.in_caches += nbytes
         raise_peak_locked(core)
-        block.position = larger(position, home.unrecorded_until) if home.discipline == SEALED else home.count
-        put_in(core, cache, block)
+        if home != NULL:
+            block.position = larger(position, home.unrecorded_until) if home.discipline == SEALED else home.count
+        put_in(cache, block)
     cache.cache_lock.unlock()
     if done and unlikely(block.tag != NULL or block.freed_by != NULL):
         drop_labels(block)
     return done
+
+
+cdef bint is_idle_locked(OrderState* order, Block* block) noexcept nogil:
+    """True if the host has seen all work on a block complete."""
+    check(order.lock.held(), "the lock is held")
+    cdef size_t i
+    if unlikely(order.discipline_changes != 0):
+        raise_changed_disciplines_locked(order, block)
+    for i in range(block.frontier.size()):
+        if not is_settled_locked(order, NULL, block, i):
+            return False
+    return True
 
 
 cdef inline bint is_used_at_home_only(Block* block, uint64_t* newest) noexcept nogil:

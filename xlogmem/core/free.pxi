@@ -454,7 +454,7 @@ cdef void free_into_pool_locked(CoreState* core, Block* block, StreamState* home
     cdef size_t i
     if unlikely(core.watched & BY_HISTORY):
         note_block(core, BLOCK_FREED, block, home)
-    if home != NULL and cache_freed_locked(core, block, home):
+    if cache_freed_locked(core, block, home):
         return
     frontier.clear()
     order.operations += 1

@@ -44,7 +44,7 @@ cdef bint take_local_group(CoreState* core, StreamCache* cache, size_t handle, A
         if not is_missing(&pieces[i]):
             continue
         wanted.nbytes = pieces[i].nbytes
-        block = take_local(core, cache, handle, wanted)
+        block = take_local(cache, handle, wanted)
         if block == NULL:
             complete = False
             continue
@@ -194,7 +194,7 @@ cdef bint cache_group(CoreState* core, Piece* pieces, size_t count, StreamState*
             if cache != NULL:
                 cache.cache_lock.lock()
             held = cache
-        if cache != NULL and may_cache(core, cache, block, pieces[i].generation, stream):
+        if cache != NULL and may_cache(cache, block, pieces[i].generation, stream):
             note_and_cache(core, cache, block)
             pieces[i].block = NULL
         else:
@@ -282,7 +282,7 @@ cdef size_t free_group_by_handle(CoreState* core, StreamCache* cache, size_t han
         return count
     cache.cache_lock.lock()
     for i in range(count):
-        block = cached_at(core, cache, handle, ptrs[i])
+        block = cached_at(cache, handle, ptrs[i])
         if block != NULL:
             note_and_cache(core, cache, block)
         else:

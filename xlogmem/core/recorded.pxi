@@ -117,9 +117,9 @@ cdef bint allocate_recorded(CoreState* core, StreamCache* cache, size_t handle, 
     if wanted.tag != NULL or not is_only_recorded(core):
         return False
     cache.cache_lock.lock()
-    block = take_local(core, cache, handle, wanted)
+    block = take_local(cache, handle, wanted)
     if block != NULL and core.watched & BY_HISTORY:
-        note_block(core, BLOCK_ALLOCATED, block, cache.stream)
+        note_block(core, BLOCK_ALLOCATED, block, block.stream)
     cache.cache_lock.unlock()
     if block == NULL:
         return False
@@ -136,7 +136,7 @@ cdef bint free_recorded(CoreState* core, Block* block, uint64_t generation, Stre
     find_other_place()
     if not cache.cache_lock.try_lock():
         return False
-    done = may_cache(core, cache, block, generation, stream)
+    done = may_cache(cache, block, generation, stream)
     if done:
         note_and_cache(core, cache, block)
     cache.cache_lock.unlock()
@@ -150,7 +150,7 @@ cdef bint free_at_recorded(CoreState* core, StreamCache* cache, size_t handle, u
         return False
     find_other_place()
     cache.cache_lock.lock()
-    block = cached_at(core, cache, handle, ptr)
+    block = cached_at(cache, handle, ptr)
     if block != NULL:
         note_and_cache(core, cache, block)
     cache.cache_lock.unlock()
@@ -161,8 +161,8 @@ cdef inline void note_and_cache(CoreState* core, StreamCache* cache, Block* bloc
     """Write the event of a free, then cache the block.  Called with the lock of the cache."""
     check(cache.cache_lock.held(), "the lock of the cache is held")
     if core.watched & BY_HISTORY:
-        note_block(core, BLOCK_FREED, block, cache.stream)
-    cache_local(core, cache, block)
+        note_block(core, BLOCK_FREED, block, block.stream)
+    cache_local(cache, block)
 
 
 # ---------------------------------------------------------------------------------------------- memory

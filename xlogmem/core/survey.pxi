@@ -47,7 +47,7 @@ cdef void survey_caches_locked(CoreState* core, Survey* survey) noexcept nogil:
     survey.live_blocks = figures.live_blocks
     for i in range(core.caches.size()):
         cache = core.caches[i]
-        survey.cached_bytes += cache.cached_bytes
+        survey.cached_bytes += cache.cached_bytes if cache.resource == core.resource else 0
         for k in range(cache.places.size() if cache.live_blocks else 0):
             if cache.places[k].block != NULL and cache.places[k].block.state == LOCAL:
                 seen = &survey.blocks.emplace_back()

@@ -47,8 +47,9 @@ cdef struct FrontierTable:
     void (*deallocate)(void* self, Allocation* freed, vector[Dependency]* frontier) noexcept nogil
     int (*trim)(void* self, size_t nbytes, StreamState* stream, Failure* failure) except -1 nogil
     int (*end)(void* self) except -1 nogil
-    size_t grain                    # a stream may use memory again without a call, for sizes that round up to the
-    #                                 same multiple of this; 0: every call counts
+    size_t grain                    # a stream, or the host, may use memory again without a call, for sizes that round
+    #                                 up to the same multiple of this; 0: every call counts
+    size_t host_room                # bytes of such memory that the host may have
     uint32_t frees_per_fence        # on an unowned stream: see `fence_after_frees_unlocks`
 
 

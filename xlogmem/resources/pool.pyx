@@ -167,10 +167,10 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         half of the maximum and then the rest, beside an initial chunk in multiples of the request; without a maximum
         as much as the pool has, between 32 MiB and 1 GiB.
     stream_cache_size : int or str, optional
-        The most freed bytes that each stream may keep for its own next allocations of the same sizes, which then take
-        no lock of the runtime; 0 turns the caches off.  By default the streams share an eighth of the pool, 32 MiB at
-        most for each, while a sixteenth of `maximum_pool_size` is in use at most.  Other streams get that memory before
-        the pool expands or lets them wait.
+        The most freed bytes that each stream, and the host, may keep for its own next allocations of the same sizes,
+        which then take no lock of the runtime; 0 turns the caches off.  By default the streams share an eighth of the
+        pool, 32 MiB at most for each, while a sixteenth of `maximum_pool_size` is in use at most, and the host has
+        32 MiB.  Others get that memory before the pool expands or lets them wait.
     device_id : int
         The device, where no upstream is given.
 
@@ -241,6 +241,7 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         if stream_cache_size is not None:
             self.state.cache_size = min(stream_cache_size, LARGEST_REQUEST - 1)
         self.functions.grain = ALIGNMENT if self.state.cache_size else 0
+        self.functions.host_room = min(self.state.cache_size, MOST_CACHED)
         self.functions.frees_per_fence = FREES_PER_FENCE if self.state.maximum == LARGEST_REQUEST else 1
         self.table.self = &self.state
         self.table.order = STREAM_ORDERED

@@ -41,6 +41,7 @@ from xlogmem._base.labels cimport Label, label_of_stack, label_of_tag, release
 from xlogmem._core cimport (
     CAPTURE_WAS_CHECKED,
     CHECK_CAPTURE,
+    HOST_HANDLE,
     KEEP_STREAM_BUSY,
     NOT_AT_ONCE,
     RELEASE_STREAM,
@@ -70,6 +71,7 @@ from xlogmem._core cimport (
     free_plainly_at,
     free_without_wait,
     goes_slowly,
+    host_cache_of,
     keep_stack_of_free,
     keep_unreported_locked,
     live_block_at_locked,
@@ -301,6 +303,9 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
     cdef StreamCache* cache
     cdef int failed
     if unlikely(names_host(stream)):
+        cache = host_cache_of(core, core.resource)
+        if cache != NULL and free_at_into_cache(core, cache, HOST_HANDLE, ptr):
+            return 0
         if core.resource.frontiers != NULL and not goes_slowly(core) and free_plainly_at(core, ptr):
             return 0
         return free_slowly(hold, ptr, stream, block, failure)

@@ -36,9 +36,11 @@ cdef inline void set_cache_room_locked(PoolState* pool) noexcept nogil:
 
 
 cdef inline bint empty_own_caches_locked(PoolState* pool, StreamState* stream) noexcept nogil:
-    """Return to this pool what a stream (NULL: every stream) has cached of it.  True if there was anything."""
+    """Return to this pool what a stream (NULL: every stream, and the host) has cached of it.  True if there was
+    anything."""
     check(pool.order.lock.held(), "the lock is held")
-    return pool.order.cached_pool == pool and empty_caches_locked(pool.order, stream)
+    return ((pool.order.cached_pool == pool or pool.upstream.host_accessible)
+            and empty_caches_locked(pool.order, pool, stream))
 
 
 cdef inline bint wastes_memory(Span* span, size_t nbytes) noexcept nogil:
