@@ -223,6 +223,7 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
 cdef int allocate_for_host_from(RuntimeHold* hold, size_t nbytes, Block** block, Failure* failure) except -1 nogil:
     """Allocate memory for the host, of the runtime's own resource."""
     cdef CoreState* core = hold.core
+    cdef StreamCache* cache
     cdef Allocation wanted
     cdef int failed = 0
     if not core.resource.host_accessible:
@@ -231,6 +232,9 @@ cdef int allocate_for_host_from(RuntimeHold* hold, size_t nbytes, Block** block,
         return fail_resource(failure, cy.CUDA_ERROR_INVALID_VALUE)
     start_call(&wanted, nbytes, core.order.streams[0].handle)
     wanted.tag = hold.tag
+    cache = host_cache_of(core, core.resource)
+    if cache != NULL and not goes_slowly(core) and allocate_from_cache(core, cache, HOST_HANDLE, &wanted, block):
+        return 0
     take_stack(core, &wanted.stack)
     if allocate_at_once(core, core.resource, &wanted, block, failure) == NOT_AT_ONCE:
         failed = allocate(core, core.resource, &wanted, block, failure)
