@@ -1,7 +1,7 @@
 """Each library's way to allocate and free, in one shape for the loops in `cases`: xlogmem's, the driver's, RMM's,
 CuPy's, PyTorch's and cuda.core's.
 
-Only this part of the benchmarks calls the libraries' allocation functions.
+Only this part of the benchmarks calls the libraries' allocation functions; for page-locked memory `pinned` does.
 """
 from __future__ import annotations
 

@@ -8,14 +8,17 @@ from functools import partial
 from xlogmem_bench import logs
 from xlogmem_bench.cases.adaptors import ADAPTORS, through_adaptor
 from xlogmem_bench.cases.allocate import allocate_and_free, in_threads
+from xlogmem_bench.cases.awaiting import awaited
 from xlogmem_bench.cases.columns import in_columns
 from xlogmem_bench.cases.enabled import through_enabled
 from xlogmem_bench.cases.frees import freed_after_reads
+from xlogmem_bench.cases.host import accessed_by_host, pinned_pairs
 from xlogmem_bench.cases.lookup import looked_up
 from xlogmem_bench.cases.model import GIB, KERNEL_NS, KIB, MIB, Case
 from xlogmem_bench.cases.patterns import FAN_OUT, HAND_OVER, PING_PONG, same_stream
 from xlogmem_bench.cases.replay import replayed
 from xlogmem_bench.cases.through_rmm import beside_python, in_pylibcudf, through_rmm
+from xlogmem_bench.cases.uploads import freed_at_once, through_buffers
 from xlogmem_bench.cases.uses import used
 from xlogmem_bench.neighbours import NEIGHBOURS
 from xlogmem_bench.recorded import recorded
@@ -28,7 +31,7 @@ __all__ = ["FAMILIES", "all_cases"]
 ALLOCATING = ("RMM", "CuPy", "PyTorch", "cuda.core")
 FAMILIES: dict[str, tuple[str, ...]] = {
     "allocate": ALLOCATING, "use": ("CuPy", "PyTorch", "cuda.core", "CUDASTF"), "free": ("PyTorch",), "lookup": (),
-    "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",),
+    "host": ALLOCATING, "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",),
     "enabled": (*ALLOCATING, "Numba"), "pylibcudf": ("RMM", "pylibcudf")}
 SIZES = {256: "256 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB", 64 * MIB: "64 MiB"}
 
@@ -41,8 +44,8 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> tuple[Case, ..
     if (scale, log_files) not in _listed:
         _listed[scale, log_files] = (
             *allocate_cases(scale), *fragmented_cases(scale), *use_cases(), *free_cases(), *lookup_cases(scale),
-            *replay_cases(scale, log_files), *random_allocation_cases(scale), *multi_stream_cases(), *rmm_cases(scale),
-            *adaptor_cases(), *enabled_cases(scale), *pylibcudf_cases())
+            *host_cases(scale), *replay_cases(scale, log_files), *random_allocation_cases(scale),
+            *multi_stream_cases(), *rmm_cases(scale), *adaptor_cases(), *enabled_cases(scale), *pylibcudf_cases())
     return _listed[scale, log_files]
 
 
@@ -101,6 +104,23 @@ def lookup_cases(scale: int) -> Iterator[Case]:
             yield Case(f"lookup/{live:,} live" + (", interior" if interior else ""), "lookup", "lookup",
                        looked_up(count, interior), {"live": count, "interior": interior},
                        quick=live in (1_000, 100_000) and not interior)
+
+
+def host_cases(scale: int) -> Iterator[Case]:
+    for nbytes in (4 * KIB, MIB):
+        yield Case(f"host/pinned pair, {SIZES[nbytes]}", "host", "pair", pinned_pairs(nbytes), {"nbytes": nbytes},
+                   quick=nbytes == 4 * KIB)
+    for nbytes, copies in ((64 * KIB, scaled(1_000, scale)), (MIB, scaled(256, scale))):
+        yield Case(f"host/upload, {SIZES[nbytes]}, freed at once", "host", "upload", freed_at_once(nbytes, copies),
+                   {"nbytes": nbytes, "copies": copies}, per=copies, quick=nbytes == MIB)
+    for nbytes, copies in ((64 * KIB, scaled(512, scale)), (MIB, scaled(256, scale)), (16 * MIB, scaled(32, scale))):
+        yield Case(f"host/upload, {SIZES[nbytes]}, two buffers in turn", "host", "upload",
+                   through_buffers(nbytes, copies, 2), {"nbytes": nbytes, "copies": copies, "buffers": 2}, per=copies)
+    yield Case("host/access, nothing to wait for", "host", "access", accessed_by_host(4 * KIB))
+    for pending in (1, 1_000):
+        count = scaled(pending, scale)
+        yield Case(f"host/await, {pending:,} pending", "host", "await", awaited(count), {"pending": count},
+                   quick=pending == 1)
 
 
 def replay_cases(scale: int, log_files: tuple[str, ...]) -> Iterator[Case]:

@@ -1,5 +1,5 @@
-// Allocators as an `xlogmem_upstream`, the shape that all loops take: the driver's, xlogmem's through its C table, and
-// one without memory.
+// Allocators as an `xlogmem_upstream`, the shape that all loops take: the driver's two, xlogmem's through its C table,
+// and one without memory.
 #pragma once
 
 #include <cstddef>
@@ -27,6 +27,24 @@ struct driver_allocator {
   {
     return call_failed(error, "cuMemFreeAsync",
                 static_cast<driver_allocator*>(self)->calls->free(ptr, static_cast<CUstream>(stream)));
+  }
+};
+
+// The floor of page-locked memory: the driver's, which has no stream.
+struct page_locked_allocator {
+  driver const* calls;
+
+  static int allocate(void* self, std::size_t bytes, void*, std::uint64_t* ptr, xlogmem_error* error) noexcept
+  {
+    void* address = nullptr;
+    CUresult const code = static_cast<page_locked_allocator*>(self)->calls->allocate_host(&address, bytes, 0);
+    *ptr = reinterpret_cast<std::uintptr_t>(address);
+    return call_failed(error, "cuMemHostAlloc", code);
+  }
+  static int deallocate(void* self, std::uint64_t ptr, std::size_t, void*, xlogmem_error* error) noexcept
+  {
+    return call_failed(error, "cuMemFreeHost",
+                       static_cast<page_locked_allocator*>(self)->calls->free_host(reinterpret_cast<void*>(ptr)));
   }
 };
 

@@ -23,6 +23,8 @@ cdef extern from "loops/allocators.hpp" namespace "xlogmem_bench" nogil:
     cdef cppclass driver_allocator:
         driver* calls
         cy.CUmemoryPool pool
+    cdef cppclass page_locked_allocator:
+        driver* calls
     cdef cppclass table_allocator:
         xlogmem_table* table
         xlogmem_runtime* runtime
@@ -55,6 +57,7 @@ cdef class Allocator:
     cdef xlogmem_upstream* functions
     cdef xlogmem_upstream own
     cdef driver_allocator raw
+    cdef page_locked_allocator page_locked
     cdef table_allocator tracked
     cdef trivial_allocator* trivial
     cdef per_use_events* scheme
@@ -75,6 +78,16 @@ cdef class Allocator:
         made.raw.pool = new_pool()
         made.raw.calls = &calls
         made.own = as_upstream(&made.raw)
+        made.functions = &made.own
+        return made
+
+    @staticmethod
+    def of_page_locked():
+        """The driver's calls for page-locked memory, whatever the stream."""
+        cdef Allocator made = Allocator.__new__(Allocator)
+        bind_driver()
+        made.page_locked.calls = &calls
+        made.own = as_upstream(&made.page_locked)
         made.functions = &made.own
         return made
 

@@ -29,6 +29,8 @@ inline std::uint64_t now()
 struct driver {
   CUresult (*allocate)(CUdeviceptr*, std::size_t, CUmemoryPool, CUstream);
   CUresult (*free)(CUdeviceptr, CUstream);
+  CUresult (*allocate_host)(void**, std::size_t, unsigned int);
+  CUresult (*free_host)(void*);
   CUresult (*create)(CUevent*, unsigned int);
   CUresult (*destroy)(CUevent);
   CUresult (*record)(CUevent, CUstream);
@@ -57,6 +59,8 @@ inline bool bind(driver* of, char const* name, void* function)
   } const functions[] = {
     {"cuMemAllocFromPoolAsync", reinterpret_cast<void**>(&of->allocate)},
     {"cuMemFreeAsync", reinterpret_cast<void**>(&of->free)},
+    {"cuMemHostAlloc", reinterpret_cast<void**>(&of->allocate_host)},
+    {"cuMemFreeHost", reinterpret_cast<void**>(&of->free_host)},
     {"cuEventCreate", reinterpret_cast<void**>(&of->create)},
     {"cuEventDestroy", reinterpret_cast<void**>(&of->destroy)},
     {"cuEventRecord", reinterpret_cast<void**>(&of->record)},

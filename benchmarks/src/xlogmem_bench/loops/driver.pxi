@@ -35,8 +35,9 @@ cdef int bind_driver() except -1:
     cdef void* function
     if bound:
         return 0
-    for name in (b"cuMemAllocFromPoolAsync", b"cuMemFreeAsync", b"cuEventCreate", b"cuEventDestroy", b"cuEventRecord",
-                 b"cuStreamWaitEvent", b"cuCtxSynchronize", b"cuCtxSetCurrent", b"cuLaunchKernel"):
+    for name in (b"cuMemAllocFromPoolAsync", b"cuMemFreeAsync", b"cuMemHostAlloc", b"cuMemFreeHost", b"cuEventCreate",
+                 b"cuEventDestroy", b"cuEventRecord", b"cuStreamWaitEvent", b"cuCtxSynchronize", b"cuCtxSetCurrent",
+                 b"cuLaunchKernel"):
         function = NULL
         succeed(cy.cuGetProcAddress(name, &function, 12000, 0, NULL), "cuGetProcAddress")
         if function == NULL or not bind(&calls, name, function):
