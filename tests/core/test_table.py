@@ -11,7 +11,7 @@ import threading
 import weakref
 
 import pytest
-from c_table import ENVIRONMENT, Hold, Refused, Table, functions
+from c_table import CAPTURING, ENVIRONMENT, Hold, Refused, Table, functions
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 from places import ROOT
@@ -149,8 +149,9 @@ def test_a_free_on_a_capturing_stream_waits_for_the_end_of_the_capture(four_and_
     ptr = hold.allocate(512, b.S.handle)
     check(cuda.cuStreamBeginCapture(b.S.handle, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
     hold.free(ptr, b.S.handle)
-    with pytest.raises(Refused, match="capturing"):
+    with pytest.raises(Refused, match="capturing") as refused:
         hold.allocate(8, b.S.handle)
+    assert refused.value.kind == CAPTURING
     check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(b.S.handle))))
     assert b.runtime.live_bytes == 512
     b.runtime.reap_pending()

@@ -11,9 +11,14 @@ from libc.stdio cimport snprintf
 from libc.string cimport strlen
 
 from xlogmem.native cimport (
+    XLOGMEM_CAPTURING,
+    XLOGMEM_CONFLICT,
     XLOGMEM_FAILED,
+    XLOGMEM_INVALID,
+    XLOGMEM_LOST,
     XLOGMEM_NOT_FOUND,
     XLOGMEM_OUT_OF_MEMORY,
+    XLOGMEM_STALE,
     XLOGMEM_TABLE,
     XLOGMEM_TABLE_VERSION,
     XLOGMEM_TEXT,
@@ -23,10 +28,18 @@ from xlogmem.native cimport (
 )
 from xlogmem._base.cpp cimport check, make_new, unlikely
 from xlogmem._base.failures cimport (
+    BLOCK_IS_AWAITED,
+    BLOCK_IS_CONTESTED,
+    BLOCK_IS_ON_DEVICE,
+    BLOCK_IS_STALE,
+    DEVICE_IS_LOST,
     DRIVER_FAILED,
     OUT_OF_BUDGET,
     PYTHON_RAISED,
+    SOURCE_IS_CAPTURING,
     STREAM_IS_CAPTURING,
+    STREAM_IS_ELSEWHERE,
+    WAIT_IS_CIRCULAR,
     Failure,
     UnderWay,
     fail_resource,
@@ -34,6 +47,7 @@ from xlogmem._base.failures cimport (
     format_failure,
     is_out_of_memory,
     is_put_off,
+    is_sticky,
     put_back,
     set_aside,
 )
@@ -96,7 +110,7 @@ from xlogmem.resources.base cimport Allocation, FrontierTable, start_call, start
 
 cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) noexcept nogil:
     mark_lost_if_sticky(core, 1, failure)
-    error.kind = XLOGMEM_OUT_OF_MEMORY if is_out_of_memory(failure) else XLOGMEM_FAILED
+    error.kind = kind_of_failure(failure)
     format_failure(failure, error.text, XLOGMEM_TEXT)
     if error.kind == XLOGMEM_OUT_OF_MEMORY and failure.kind in (DRIVER_FAILED, OUT_OF_BUDGET):
         add_figures(core, error)                        # a resource's own text stays: a caller may recognise it
@@ -104,6 +118,24 @@ cdef void fill_error(CoreState* core, Failure* failure, xlogmem_error* error) no
         core.order.lock.lock()
         drop_exception_locked(core, failure)
         core.order.lock.unlock()
+
+
+cdef int kind_of_failure(Failure* failure) noexcept nogil:
+    """Return the `xlogmem_kind` of a failure."""
+    if is_out_of_memory(failure):
+        return XLOGMEM_OUT_OF_MEMORY
+    if failure.kind == BLOCK_IS_STALE:
+        return XLOGMEM_STALE
+    if failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING) or (
+            failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT):
+        return XLOGMEM_CAPTURING
+    if failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
+        return XLOGMEM_CONFLICT
+    if failure.kind == DEVICE_IS_LOST or is_sticky(failure):
+        return XLOGMEM_LOST
+    if failure.kind in (STREAM_IS_ELSEWHERE, BLOCK_IS_ON_DEVICE):
+        return XLOGMEM_INVALID
+    return XLOGMEM_FAILED
 
 
 cdef void add_figures(CoreState* core, xlogmem_error* error) noexcept nogil:

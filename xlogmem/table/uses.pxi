@@ -15,20 +15,11 @@ from libc.string cimport memcpy, memset, strncmp
 from xlogmem.errors import UseAfterFreeError
 from xlogmem._base.cpp cimport check, unlikely
 from xlogmem._base.failures cimport (
-    BLOCK_IS_AWAITED,
     BLOCK_IS_CONTESTED,
-    BLOCK_IS_ON_DEVICE,
     BLOCK_IS_STALE,
-    DEVICE_IS_LOST,
-    DRIVER_FAILED,
     PYTHON_RAISED,
-    SOURCE_IS_CAPTURING,
-    STREAM_IS_CAPTURING,
-    STREAM_IS_ELSEWHERE,
-    WAIT_IS_CIRCULAR,
     Failure,
     fail_block,
-    is_sticky,
 )
 from xlogmem._core cimport (
     ACCESSED,
@@ -84,17 +75,13 @@ from xlogmem._order cimport ORDINARY, StreamState
 from xlogmem.blocks cimport NOTHING, READ_ONLY_HERE, TRACKED, Core, Resolved
 from xlogmem.native cimport (
     XLOGMEM_ANY_THREAD,
-    XLOGMEM_CAPTURING,
-    XLOGMEM_CONFLICT,
     XLOGMEM_FAILED,
     XLOGMEM_HAND_BACK_WRITES,
     XLOGMEM_INVALID,
     XLOGMEM_KEEPS_STREAM,
-    XLOGMEM_LOST,
     XLOGMEM_NOT_FOUND,
     XLOGMEM_READ_WRITE,
     XLOGMEM_REFUSE_CONFLICTS,
-    XLOGMEM_STALE,
     XLOGMEM_TEXT,
     xlogmem_access,
     xlogmem_counters,
@@ -175,17 +162,6 @@ cdef int refuse_use(CoreState* core, Failure* failure, size_t count, xlogmem_err
     fill_error(core, failure, error)
     if failure.kind == PYTHON_RAISED and strncmp(error.text, "KeyboardInterrupt", 17) == 0:
         PyErr_SetInterrupt()                            # it ended a wait; Python raises it when it goes on
-    if failure.kind == BLOCK_IS_STALE:
-        error.kind = XLOGMEM_STALE
-    elif failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING) or (
-            failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT):
-        error.kind = XLOGMEM_CAPTURING
-    elif failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
-        error.kind = XLOGMEM_CONFLICT
-    elif failure.kind == DEVICE_IS_LOST or is_sticky(failure):
-        error.kind = XLOGMEM_LOST
-    elif failure.kind in (STREAM_IS_ELSEWHERE, BLOCK_IS_ON_DEVICE):
-        error.kind = XLOGMEM_INVALID
     if failure.kind == BLOCK_IS_STALE and argument and count > 1:
         memcpy(text, error.text, XLOGMEM_TEXT)
         snprintf(error.text, XLOGMEM_TEXT, "access %llu of %llu: %.200s", <unsigned long long>argument,
