@@ -17,11 +17,18 @@ cdef enum LockLevel:
     LEAF_LOCK                   # no other is taken under it
 
 cdef enum MemoryKind:
-    DEVICE_MEMORY               # or the driver cannot say
+    DEVICE_MEMORY
     HOST_MEMORY                 # page-locked, or pageable memory that the device reaches
     MANAGED_MEMORY
     NO_MEMORY                   # nothing is allocated there
     BEYOND_MEMORY               # the range ends behind the allocation in which it begins
+
+
+cdef struct Memory:
+    # What the driver knows about a range of memory.
+    MemoryKind kind
+    int device_id               # of the host's: where it was made; negative: of none
+    size_t allocated            # bytes up to the end of the allocation, or of reserved addresses
 
 
 cdef struct Scope:
@@ -112,8 +119,8 @@ cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream 
                                Failure* failure) except -1 nogil
 cdef int pool_free_plainly(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil
 cdef bint is_host_memory(cy.CUdeviceptr ptr) except -1 nogil
-cdef MemoryKind kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes,
-                               size_t* allocated) except? NO_MEMORY nogil
+cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, Memory* memory,
+                        Failure* failure) except -1 nogil
 cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil
 cdef int copy_in(cy.CUdeviceptr target, const void* source, size_t nbytes, cy.CUstream stream,
                  Failure* failure) except -1 nogil

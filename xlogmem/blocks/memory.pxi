@@ -35,7 +35,7 @@ from xlogmem._core cimport (
     free_into_cache,
     keep_stack_of_free,
 )
-from xlogmem._driver cimport BEYOND_MEMORY, DEVICE_MEMORY, NO_MEMORY, MemoryKind, kind_of_memory
+from xlogmem._driver cimport BEYOND_MEMORY, DEVICE_MEMORY, NO_MEMORY, Memory, kind_of_memory, process_was_forked
 from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._order cimport StreamState
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, ResourceTable, start_call, start_call_on
@@ -311,9 +311,10 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
     """Adopt a range of memory, unless the driver knows that it is none of a device.  What begins in a tracked block is
     memory."""
     cdef Found found
+    cdef Failure ignored
     cdef uint64_t address
-    cdef size_t size, allocated = 0
-    cdef MemoryKind kind = DEVICE_MEMORY
+    cdef size_t size
+    cdef Memory memory
     cdef cy.CUdevice device = core.ordering.context.device
     cdef DeviceBlock handle
     ptr, nbytes = check_range(ptr, nbytes)
@@ -322,20 +323,21 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
         handle = adopt_device_range(core, ptr, nbytes, stream, owner, tag, False, True)
         if handle is not None:
             return handle                               # else the block was freed meanwhile
-    if not core.state.marks.load() & LOST:
+    memory.kind = DEVICE_MEMORY                         # where the driver cannot say
+    if not core.state.marks.load() & LOST and not process_was_forked():
         with nogil:
-            kind = kind_of_memory(device, address, size, &allocated)
-        if kind in (NO_MEMORY, BEYOND_MEMORY):
-            refuse_memory(kind, address, size, allocated)
-    return adopt_device_range(core, ptr, nbytes, stream, owner, tag, kind != DEVICE_MEMORY)
+            kind_of_memory(device, address, size, &memory, &ignored)
+        if memory.kind in (NO_MEMORY, BEYOND_MEMORY):
+            refuse_memory(&memory, address, size)
+    return adopt_device_range(core, ptr, nbytes, stream, owner, tag, memory.kind != DEVICE_MEMORY)
 
 
-cdef int refuse_memory(MemoryKind kind, uint64_t address, size_t nbytes, size_t allocated) except -1:
-    if kind == NO_MEMORY:
+cdef int refuse_memory(Memory* memory, uint64_t address, size_t nbytes) except -1:
+    if memory.kind == NO_MEMORY:
         raise ValueError(f"adopt: address {address:#x} is not memory of a device, nor page-locked: the driver knows no "
                          "allocation there. Was it freed, or is it a number of something else?")
     raise ValueError(f"adopt: {bytes_in_words(nbytes)} at {address:#x} are more than there is: the allocation ends "
-                     f"after {bytes_in_words(allocated)}")
+                     f"after {bytes_in_words(memory.allocated)}")
 
 
 cdef tuple check_range(object ptr, object nbytes):

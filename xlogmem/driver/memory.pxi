@@ -111,13 +111,12 @@ cdef bint is_host_memory(cy.CUdeviceptr ptr) except -1 nogil:
     return cy.cuPointerGetAttribute(&managed, cy.CU_POINTER_ATTRIBUTE_IS_MANAGED, ptr) != cy.CUDA_SUCCESS or not managed
 
 
-cdef MemoryKind kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes,
-                               size_t* allocated) except? NO_MEMORY nogil:
-    """What the driver knows about a range of memory, in one query, which needs no context and may be made during a
-    capture.  `allocated` gets the bytes from the address to the end of its allocation (of addresses that were reserved:
-    of the reservation) where the range goes beyond it."""
-    cdef cy.CUpointer_attribute attributes[4]
-    cdef void* answers[4]
+cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, Memory* memory,
+                        Failure* failure) except -1 nogil:
+    """Find what the driver knows about a range of memory, in one query, which needs no context and may be made during a
+    capture."""
+    cdef cy.CUpointer_attribute attributes[5]
+    cdef void* answers[5]
     cdef unsigned int kind = 0, managed = 0
     cdef cy.CUdeviceptr start = 0
     cdef size_t size = 0
@@ -125,16 +124,19 @@ cdef MemoryKind kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nb
     attributes[1], answers[1] = cy.CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed
     attributes[2], answers[2] = cy.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, &start
     attributes[3], answers[3] = cy.CU_POINTER_ATTRIBUTE_RANGE_SIZE, &size
-    if process_was_forked() or cy.cuPointerGetAttributes(4, attributes, answers, ptr) != cy.CUDA_SUCCESS:
-        return DEVICE_MEMORY                            # it cannot say
+    attributes[4], answers[4] = cy.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &memory.device_id
+    if _check(failure, "cuPointerGetAttributes", cy.cuPointerGetAttributes(5, attributes, answers, ptr)):
+        return 1
+    memory.allocated = size - (ptr - start)
     if kind == 0 and not managed:
-        return HOST_MEMORY if may_be_pageable(device, ptr) else NO_MEMORY
-    if 0 < size < ptr - start + nbytes:
-        allocated[0] = size - (ptr - start)
-        return BEYOND_MEMORY
-    if managed:
-        return MANAGED_MEMORY
-    return HOST_MEMORY if kind == <unsigned int>cy.CU_MEMORYTYPE_HOST else DEVICE_MEMORY
+        memory.kind = HOST_MEMORY if may_be_pageable(device, ptr) else NO_MEMORY
+    elif 0 < size < ptr - start + nbytes:
+        memory.kind = BEYOND_MEMORY
+    elif managed:
+        memory.kind = MANAGED_MEMORY
+    else:
+        memory.kind = HOST_MEMORY if kind == <unsigned int>cy.CU_MEMORYTYPE_HOST else DEVICE_MEMORY
+    return 0
 
 
 cdef bint may_be_pageable(cy.CUdevice device, cy.CUdeviceptr ptr) except -1 nogil:

@@ -365,7 +365,14 @@ cdef class Buffer(ArrayView):
 
     # ------------------------------------------------------------------------------------------ exports
     def __dlpack_device__(self):
-        """``(kDLCUDA, device)``."""
+        """``(kDLCUDA, device)``, for page-locked and managed memory too.
+
+        These have device types of their own, ``kDLCUDAHost`` and ``kDLCUDAManaged``.  NumPy takes such memory without
+        naming a stream, and would read it before the work on it is complete; CuPy takes no ``kDLCUDAHost``, PyTorch
+        neither of the two.  As ``kDLCUDA`` the memory is imported by all that name the stream of their work, and
+        refused by all others.  The host sees the memory with `map`, or has a copy: ``numpy.from_dlpack(buffer,
+        device="cpu")``.
+        """
         self.refuse_stale()
         return int(CUDA), self.device.status.device_id
 

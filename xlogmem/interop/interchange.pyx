@@ -22,7 +22,19 @@ from xlogmem.errors import DeviceLostError
 from xlogmem.interop.devices import DeviceState, get_device_state
 from xlogmem._base.failures cimport Failure
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
-from xlogmem._driver cimport Scope, enter_context, leave_context, pointer_device
+from xlogmem._driver cimport (
+    BEYOND_MEMORY,
+    DEVICE_MEMORY,
+    HOST_MEMORY,
+    NO_MEMORY,
+    Context,
+    Memory,
+    MemoryKind,
+    Scope,
+    enter_context,
+    kind_of_memory,
+    leave_context,
+)
 from xlogmem._order cimport OrderState, advance, order_after_unlocks
 from xlogmem.blocks cimport Core, DeviceBlock, adopt_device_range
 from xlogmem.interop._layout cimport ArrayLayout
@@ -59,19 +71,24 @@ cdef int leave(Scope* scope) except -1:
     return 0
 
 
-cdef int refuse_memory(Core core, ArrayLayout layout, str what) except -1:
-    """Raise unless all of an array with elements is memory of this device.  The context is current."""
+cdef MemoryKind kind_of_array(Core core, ArrayLayout layout, str what) except? NO_MEMORY:
+    """Find the kind of memory of an array with elements; raises unless all of it is memory of this device, or
+    page-locked.  The context is current."""
+    cdef Context context = core.ordering.context
     cdef Failure failure
     cdef uint64_t first = layout.start, last = first + layout.extent - 1
-    cdef int device_id = -1, device_id_of_last = -1, failed
+    cdef Memory memory, end
+    cdef int failed
     with nogil:
-        failed = pointer_device(first, &device_id, &failure) or pointer_device(last, &device_id_of_last, &failure)
+        failed = (kind_of_memory(context.device, first, layout.extent, &memory, &failure)
+                  or kind_of_memory(context.device, last, 1, &end, &failure))
     if failed:
         core.fail(&failure, f"querying the memory of {what}")
-    if device_id != core.ordering.context.device_id or device_id_of_last != device_id:
-        raise BufferError(f"{what}: [{first:#x}, {last + 1:#x}) is not memory of device "
-                          f"{core.ordering.context.device_id}")
-    return 0
+    if memory.kind in (NO_MEMORY, BEYOND_MEMORY) or end.kind != memory.kind or (
+            memory.kind != HOST_MEMORY and not memory.device_id == end.device_id == context.device_id):
+        raise BufferError(f"{what}: [{first:#x}, {last + 1:#x}) is neither memory of device {context.device_id} nor "
+                          "page-locked")
+    return memory.kind
 
 
 cdef int refuse_device(Core core, object device_id) except -1:
@@ -102,7 +119,8 @@ cdef int order_now(Core core, Stream stream, Stream producer) except -1:
 
 
 # ---------------------------------------------------------------------------------------------- adoption
-cdef Buffer adopt(DeviceSnapshot device, ArrayLayout layout, object owner, Stream producer, Stream ordered):
+cdef Buffer adopt(DeviceSnapshot device, ArrayLayout layout, MemoryKind kind, object owner, Stream producer,
+                  Stream ordered):
     """Track the memory of an array, and hold its owner.
 
     `producer` is the stream on which the owner goes on working with the memory; without a `producer` the host waits for
@@ -116,7 +134,8 @@ cdef Buffer adopt(DeviceSnapshot device, ArrayLayout layout, object owner, Strea
     if layout.size == 0:
         return new_buffer(device, None, layout, None)
     try:
-        block = adopt_device_range(core, layout.start, layout.extent, producer, owner, None)
+        block = adopt_device_range(core, layout.start, layout.extent, producer, owner, None,
+                                   kind != DEVICE_MEMORY)
     except DeviceLostError:
         device.refuse_stale()                           # its state may recover: say what became of the snapshot
         raise

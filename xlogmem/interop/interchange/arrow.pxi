@@ -5,7 +5,7 @@ from cuda.bindings cimport cydriver as cy
 
 from xlogmem._foreign.advice import kind_of
 from xlogmem._base.failures cimport Failure
-from xlogmem._driver cimport Scope, stream_wait
+from xlogmem._driver cimport NO_MEMORY, MemoryKind, Scope, stream_wait
 from xlogmem.blocks cimport Core
 from xlogmem.interop._arrow cimport (
     ARROW_DEVICE_CUDA,
@@ -53,6 +53,7 @@ def from_arrow(array, /, *, stream=None, state=None):
     cdef ArrowDeviceArray* source
     cdef DeviceSnapshot device
     cdef ArrayLayout layout
+    cdef MemoryKind kind
     cdef Stream ordered
     cdef Scope scope
     exporter = getattr(array, "__arrow_c_device_array__", None)
@@ -70,15 +71,15 @@ def from_arrow(array, /, *, stream=None, state=None):
     refuse_device(device.core, source.device_id)
     layout = array_layout(&source.array, dtype)
     if layout.size == 0:
-        return adopt(device, layout, take_array(pair[1]), None, device.core.stream_of(stream))
+        return adopt(device, layout, NO_MEMORY, take_array(pair[1]), None, device.core.stream_of(stream))
     enter(device.core, &scope)
     try:
-        refuse_memory(device.core, layout, "the array")
+        kind = kind_of_array(device.core, layout, "the array")
         ordered = device.core.stream_of(stream)
         if source.sync_event != NULL:
             wait_event(device.core, ordered, (<cy.CUevent*>source.sync_event)[0])
         taken = take_array(pair[1])                     # if this fails, it is released in the caller's context
-        return adopt(device, layout, taken, None, ordered)
+        return adopt(device, layout, kind, taken, None, ordered)
     finally:
         leave(&scope)
 

@@ -11,7 +11,7 @@ from xlogmem._foreign.advice import kind_of
 from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of
-from xlogmem._driver cimport Scope
+from xlogmem._driver cimport NO_MEMORY, MemoryKind, Scope
 from xlogmem._foreign.dltensor cimport MOST_DIMENSIONS
 from xlogmem.blocks cimport Core
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
@@ -32,7 +32,8 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     Parameters
     ----------
     array : object with ``__cuda_array_interface__``
-        The object is held as long as the buffer.
+        The object is held as long as the buffer.  Its memory is the device's, managed, or page-locked: what the host
+        reaches, `Buffer.map` shows.
     stream : stream, optional
         The stream on which the buffer may be used at once; elsewhere `use` orders it.
     producer : stream, optional
@@ -59,6 +60,7 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     """
     cdef DeviceSnapshot device
     cdef Interface interface
+    cdef MemoryKind kind = NO_MEMORY
     cdef Scope scope
     cdef Core core
     cdef Stream owner = None, ordered = None
@@ -71,7 +73,7 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     if interface.layout.size:
         enter(core, &scope)
         try:
-            refuse_memory(core, interface.layout, "the array")
+            kind = kind_of_array(core, interface.layout, "the array")
         finally:
             leave(&scope)
     if stream is not None:
@@ -88,7 +90,7 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     elif interface.version < 3:
         raise StreamMisuseError(f"an interface of version {interface.version} does not say on which stream the array "
                                 "is ready: say producer=, or import it with from_dlpack()")
-    return adopt(device, interface.layout, array, owner, ordered)
+    return adopt(device, interface.layout, kind, array, owner, ordered)
 
 
 cdef Interface parse_interface(object said):

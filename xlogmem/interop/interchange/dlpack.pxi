@@ -6,7 +6,7 @@ from libc.stdint cimport INT32_MAX
 
 from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
-from xlogmem._driver cimport Scope
+from xlogmem._driver cimport NO_MEMORY, MemoryKind, Scope
 from xlogmem._foreign.dltensor cimport CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLTensor
 from xlogmem._foreign.named cimport device_pair, pair_of, peek_tensor
 from xlogmem.blocks cimport DeviceBlock
@@ -144,6 +144,7 @@ cdef Buffer import_capsule(DeviceSnapshot device, object capsule, Stream produce
     cdef bint read_only = False
     cdef DLTensor* tensor = peek_tensor(capsule, &read_only)
     cdef ArrayLayout layout
+    cdef MemoryKind kind
     cdef Scope scope
     device.refuse_stale()                               # the context may have been lost while the producer was called
     if (tensor.device.device_type not in (CUDA, CUDA_MANAGED)
@@ -152,11 +153,11 @@ cdef Buffer import_capsule(DeviceSnapshot device, object capsule, Stream produce
                           f"not on CUDA device {device.core.ordering.context.device_id}")
     layout = tensor_layout(tensor, read_only)
     if layout.size == 0:
-        return adopt(device, layout, take_tensor(capsule), producer, ordered)
+        return adopt(device, layout, NO_MEMORY, take_tensor(capsule), producer, ordered)
     enter(device.core, &scope)
     try:
-        refuse_memory(device.core, layout, "the tensor")
+        kind = kind_of_array(device.core, layout, "the tensor")
         taken = take_tensor(capsule)                    # if this fails, its deleter runs in the caller's context
-        return adopt(device, layout, taken, producer, ordered)
+        return adopt(device, layout, kind, taken, producer, ordered)
     finally:
         leave(&scope)
