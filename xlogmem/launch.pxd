@@ -51,4 +51,5 @@ cdef class LaunchRecorder:
 cdef LaunchRecorder record_on(Stream stream)
 cdef int add_use(LaunchRecorder recorder, object what, int access, object named) except -1
 cdef int add_host_memory(LaunchRecorder recorder, const void* memory, size_t nbytes, int access) except -1
+cdef LaunchRecorder access_of_runtimes_beside(Core runtime, const void* memory, size_t nbytes, int access)
 cdef int copy_together(LaunchRecorder recorder, Stream own_stream) except -1

@@ -8,9 +8,19 @@ from typing import Any
 import numpy
 import pytest
 from cuda.bindings import driver as cuda
+from other_threads import Beside, beside_waiting
 
 import xlogmem
-from xlogmem import Buffer, DeviceState, ManagedMemoryResource, PinnedMemoryResource, StreamMisuseError, host, use
+from xlogmem import (
+    Buffer,
+    DeviceRuntime,
+    DeviceState,
+    ManagedMemoryResource,
+    PinnedMemoryResource,
+    StreamMisuseError,
+    host,
+    use,
+)
 from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
@@ -19,32 +29,42 @@ NBYTES = 512
 
 
 class Program:
-    """Memory of the host as an array, and buffers of the device; copies run as late as they may."""
+    """Memory of the host as an array, and buffers of the device; copies run as late as they may.  `beside`: another
+    runtime of the device has the memory of the host."""
 
-    def __init__(self, x: Any, resource: Callable = PinnedMemoryResource) -> None:
+    def __init__(self, x: Any, resource: Callable = PinnedMemoryResource, beside: bool = False) -> None:
         x.driver.set_policy("min")
         self.x = x
-        self.state = DeviceState(x.runtime)
-        self.block = x.runtime.allocate(NBYTES, x.S, resource=resource())
+        self.state = self.there = DeviceState(x.runtime)
+        self.S, self.T = x.S, x.T
+        if beside:
+            self.there = DeviceState(DeviceRuntime())
+            self.S, self.T = self.there.runtime.acquire_stream(), self.there.runtime.acquire_stream()
+        self.block = self.there.runtime.allocate(NBYTES, self.S, resource=resource())
         self.array = numpy.frombuffer((ctypes.c_uint8 * NBYTES).from_address(self.block.ptr), numpy.uint8)
         self.array[:] = 1
 
     def full(self, value: int) -> Buffer:
         return self.state.full(NBYTES, value, "uint8", self.x.S)
 
+    def full_there(self, value: int) -> Buffer:
+        """In the runtime that has the memory of the host."""
+        return self.there.full(NBYTES, value, "uint8", self.S)
+
     def download(self, source: Buffer, declared: bool) -> None:
         """On T, without a wait of the host.  A copy that is not declared still waits for its source."""
-        with use(self.x.T, read=source, write=self.block if declared else []):
-            check(cuda.cuMemcpyDtoHAsync(self.block.ptr, source.ptr, NBYTES, self.x.T.handle))
+        with use(self.T, read=source, write=self.block if declared else []):
+            check(cuda.cuMemcpyDtoHAsync(self.block.ptr, source.ptr, NBYTES, self.T.handle))
 
     def upload(self, target: Buffer, declared: bool) -> None:
-        with use(self.x.T, read=self.block if declared else [], write=target):
-            check(cuda.cuMemcpyHtoDAsync(target.ptr, self.block.ptr, NBYTES, self.x.T.handle))
+        with use(self.T, read=self.block if declared else [], write=target):
+            check(cuda.cuMemcpyHtoDAsync(target.ptr, self.block.ptr, NBYTES, self.T.handle))
 
     def close(self) -> None:
         check(cuda.cuCtxSynchronize())
         del self.array
         self.block.close()
+        self.there.runtime.reap_pending()
 
 
 @pytest.fixture
@@ -62,26 +82,26 @@ def program(four):
 
 
 def upload_of_a_download(p: Program, declared: bool) -> int:
-    source, target = p.full(5), p.full(0)
+    source, target = p.full_there(5), p.full(0)
     p.download(source, declared)
     target.copy_from(p.array, p.x.U)
     return int(target.to_numpy(p.x.U)[0])
 
 
 def import_of_a_download(p: Program, declared: bool) -> int:
-    p.download(p.full(5), declared)
+    p.download(p.full_there(5), declared)
     return int(xlogmem.from_dlpack(p.array, device=0, state=p.state, stream=p.x.U).to_numpy()[0])
 
 
 def upload_of_every_second_byte(p: Program, declared: bool) -> int:
     """The host makes it contiguous, and the driver copies the copy."""
-    p.download(p.full(5), declared)
+    p.download(p.full_there(5), declared)
     return int(p.state.from_numpy(p.array[::-2], p.x.U).to_numpy()[0])
 
 
 def download_behind_a_download(p: Program, declared: bool) -> int:
     """Two write one after the other: the second is what stays."""
-    first, second = p.full(7), p.full(5)
+    first, second = p.full_there(7), p.full(5)
     p.download(first, declared)
     second.copy_to(p.array, p.x.U)
     check(cuda.cuCtxSynchronize())
@@ -90,26 +110,52 @@ def download_behind_a_download(p: Program, declared: bool) -> int:
 
 def download_over_an_upload(p: Program, declared: bool) -> int:
     """The upload brings what was there before the download."""
-    source, target = p.full(7), p.full(0)
+    source, target = p.full(7), p.full_there(0)
     p.array[:] = 5
     p.upload(target, declared)
     source.copy_to(p.array, p.x.U)
     return int(target.to_numpy()[0])
 
 
+def copy_by_the_host(p: Program, declared: bool) -> int:
+    p.download(p.full_there(5), declared)
+    staging = p.state.empty(NBYTES, "uint8", host, resource=PinnedMemoryResource())
+    staging.copy_from(p.array, host)
+    with staging.map() as array:
+        return int(array[0])
+
+
+def copy_to_by_the_host(p: Program, declared: bool) -> int:
+    first = p.full_there(7)
+    p.download(first, declared)
+    staging = p.state.empty(NBYTES, "uint8", host, resource=PinnedMemoryResource())
+    with staging.map(write=True) as array:
+        array[:] = 5
+    staging.copy_to(p.array, host)
+    check(cuda.cuCtxSynchronize())
+    return int(p.array[0])
+
+
+def upload_without_a_wait(p: Program, declared: bool) -> int:
+    p.download(p.full_there(5), declared)
+    return int(p.state.upload(p.array, p.x.U).to_numpy()[0])
+
+
 PROGRAMS = [upload_of_a_download, import_of_a_download, download_behind_a_download, download_over_an_upload]
-READ_BY_THE_HOST = [upload_of_every_second_byte]        # which the simulated driver does not see
+READ_BY_THE_HOST = [upload_of_every_second_byte, copy_by_the_host, copy_to_by_the_host]     # the driver does not see it
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("resource", [PinnedMemoryResource, ManagedMemoryResource])
-@pytest.mark.parametrize("run", PROGRAMS + READ_BY_THE_HOST)
-def test_copies_are_ordered_with_the_work_on_the_host_memory(program, run, resource):
-    assert run(program(resource=resource), True) == 5
+@pytest.mark.parametrize("run", [*PROGRAMS, *READ_BY_THE_HOST, upload_without_a_wait])
+def test_copies_are_ordered_with_the_work_on_the_host_memory(program, run, resource, beside):
+    assert run(program(resource=resource, beside=beside), True) == 5
 
 
+@pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("run", PROGRAMS + READ_BY_THE_HOST)
-def test_copies_beside_work_that_is_not_declared_are_too_early(program, run):
-    p = program()
+def test_copies_beside_work_that_is_not_declared_are_too_early(program, run, beside):
+    p = program(beside=beside)
     assert run(p, False) != 5
     assert len(p.x.driver.races()) == (run in PROGRAMS)
     p.x.driver.clear_races()
@@ -184,6 +230,101 @@ def test_a_copy_inside_an_access_of_its_own_thread_is_refused(program):
     with use(host, read=p.block):                       # two that read are not in each other's way
         buffer.copy_from(p.array)
     assert buffer.to_numpy().tolist() == [1] * NBYTES
+
+
+# ---------------------------------------------------------------------------------------------- beside
+def test_a_copy_is_made_inside_an_access_in_the_runtime_beside(program):
+    """Until the host has waited for the copy, launches there wait; afterwards nothing is open."""
+    p = program(beside=True)
+    target, refused = p.full(0), []
+
+    def look(*_: Any) -> None:
+        try:
+            use(p.T, write=p.block, on_conflict="raise").preflight()
+        except StreamMisuseError as error:
+            refused.append(str(error))
+
+    for call, copy in (("cuMemcpyHtoDAsync", target.copy_from), ("cuMemcpyDtoHAsync", target.copy_to)):
+        p.x.driver.on_call(call, lambda *_: Beside(look).result())
+        copy(p.array, p.x.U)
+        assert len(refused) == 1
+        assert "is still open, on the host" in refused.pop()
+        with use(p.T, write=p.block):
+            pass
+
+
+def test_a_copy_waits_for_a_launch_of_another_thread_beside(program):
+    p = program(beside=True)
+    source, target = p.full_there(5), p.full(0)
+    with use(p.T, read=source, write=p.block):
+        beside = beside_waiting(p.there.runtime, lambda: target.copy_from(p.array, p.x.U))
+        check(cuda.cuMemcpyDtoHAsync(p.block.ptr, source.ptr, NBYTES, p.T.handle))
+    beside.result()
+    assert target.to_numpy().tolist() == [5] * NBYTES
+
+
+def test_a_copy_inside_a_launch_of_its_own_thread_beside_is_refused(program):
+    p = program(beside=True)
+    target = p.full(5)
+    with use(p.T, write=p.block):
+        for copy in (target.copy_from, target.copy_to, p.state.upload):
+            with pytest.raises(StreamMisuseError, match="while this one on the host waits"):
+                copy(p.array)
+    assert target.tolist() == [5] * NBYTES
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_an_upload_of_memory_that_two_runtimes_track(program, dropped):
+    """Each has a block that has all of it."""
+    p = program()
+    state = DeviceState(DeviceRuntime())
+    stream = state.runtime.acquire_stream()
+    source = state.full(NBYTES, 5, "uint8", stream)
+    address = int(check(cuda.cuMemHostAlloc(NBYTES, 0)))
+    array = (ctypes.c_uint8 * NBYTES).from_address(address)
+    array[:] = [1] * NBYTES
+    blocks = [runtime.adopt(address, NBYTES) for runtime in (p.x.runtime, state.runtime)]
+    with use(stream, read=source, write=blocks[1]):
+        check(cuda.cuMemcpyDtoHAsync(address, source.ptr, NBYTES, stream.handle))
+    if dropped:
+        p.x.driver.drop("cuEventSynchronize")
+    made = p.state.upload(array, p.x.U)
+    assert made.to_numpy().tolist() == [1 if dropped else 5] * NBYTES
+    p.x.driver.clear_races()
+    for block in blocks:
+        block.free()
+    state.runtime.synchronize()
+    check(cuda.cuMemFreeHost(address))
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+def test_the_host_waits_for_the_work_of_the_runtime_beside(program, dropped):
+    p = program(beside=True)
+    source, target = p.full_there(5), p.full(0)
+    p.x.runtime.synchronize()
+    p.download(source, True)
+    if dropped:
+        p.x.driver.drop("cuEventSynchronize")
+    target.copy_from(p.array, p.x.U)
+    assert target.to_numpy().tolist() == [1 if dropped else 5] * NBYTES
+    assert bool(p.x.driver.races()) == dropped
+    p.x.driver.clear_races()
+
+
+def test_a_runtime_beside_whose_context_is_lost_is_in_the_way_of_no_copy(program):
+    p = program()
+    other = DeviceState(DeviceRuntime())
+    address = int(check(cuda.cuMemHostAlloc(NBYTES, 0)))
+    array = (ctypes.c_uint8 * NBYTES).from_address(address)
+    array[:] = [5] * NBYTES
+    block = other.runtime.adopt(address, NBYTES)
+    other.mark_lost()
+    target, staging = p.full(0), p.state.empty(NBYTES, "uint8", host, resource=PinnedMemoryResource())
+    target.copy_from(array)
+    staging.copy_from(array, host)
+    assert target.tolist() == p.state.upload(array).tolist() == staging.tolist() == [5] * NBYTES
+    assert block.nbytes == NBYTES
+    check(cuda.cuMemFreeHost(address))
 
 
 # ---------------------------------------------------------------------------------------------- several devices

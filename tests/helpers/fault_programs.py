@@ -5,6 +5,7 @@ exception; what it keeps goes to ``w.keep``.  Memory is written by kernels, so t
 """
 from __future__ import annotations
 
+import ctypes
 import warnings
 
 import numpy as np
@@ -385,6 +386,24 @@ def mappings(w: World) -> None:
     w.do(staging.copy_from, device, s)
     w.do(read, staging)
     del staging, device
+    w.do(state.runtime.reap_pending)
+
+
+@program
+def copies_beside_another_runtime(w: World) -> None:
+    """Of page-locked memory that it tracks."""
+    state, s, t = state_of(w)
+    other, u, v = state_of(w)
+    staging = w.do(other.empty, 64, "int32", u, resource=w.do(PinnedMemoryResource))
+    source, device = w.do(other.full, 64, 5, "int32", u), w.do(state.full, 64, 1, "int32", s)
+    array = (ctypes.c_int32 * 64).from_address(staging.ptr)
+    for copy in (device.copy_from, device.copy_to):
+        w.do(staging.copy_from, source, v)
+        w.do(copy, array, t)
+    w.do(staging.copy_from, source, v)
+    w.do(state.upload, array, s)
+    del staging, source, device, copy
+    w.do(other.runtime.reap_pending)
     w.do(state.runtime.reap_pending)
 
 

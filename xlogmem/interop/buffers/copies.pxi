@@ -37,7 +37,14 @@ from xlogmem._driver cimport (
 from xlogmem._order cimport OrderState, enter_stream, host_wait_unlocks, leave_stream
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout
-from xlogmem.launch cimport LaunchRecorder, add_host_memory, add_use, copy_together, record_on
+from xlogmem.launch cimport (
+    LaunchRecorder,
+    access_of_runtimes_beside,
+    add_host_memory,
+    add_use,
+    copy_together,
+    record_on,
+)
 from xlogmem.streams cimport Host, Stream
 
 
@@ -262,17 +269,26 @@ cdef int download(Buffer buffer, void* target, Stream stream) except -1:
     cdef LaunchRecorder recorder = buffer.new_recorder(stream, READ)
     cdef Work work
     cdef uint64_t position
+    cdef bint pinned = is_pinned(target)
     work.kind, work.source, work.nbytes = COPY_OUT, buffer.layout.start, buffer.layout.extent
     work.target = <uint64_t>target
-    if is_pinned(target):
+    if pinned:
         add_host_memory(recorder, target, work.nbytes, WRITE)
     begin_call(buffer)
     try:
-        position = enqueue(buffer, recorder, &work, "copying to the host")
-        host_wait(stream, position, buffer.core)
+        with access_beside(buffer.core, target, work.nbytes, WRITE) if pinned else nullcontext():
+            position = enqueue(buffer, recorder, &work, "copying to the host")
+            host_wait(stream, position, buffer.core)
     finally:
         end_call(buffer)
     return 0
+
+
+cdef object access_beside(Core core, const void* memory, size_t nbytes, int access):
+    """What a copy is made in, on a stream, from or to page-locked memory that other runtimes of the device may track.
+    """
+    recorder = access_of_runtimes_beside(core, memory, nbytes, access)
+    return recorder if recorder is not None else nullcontext()
 
 
 # ---------------------------------------------------------------------------------------------- by the host itself
@@ -360,7 +376,6 @@ cdef int copy_from_host(Buffer target, object source, object stream) except -1:
 cdef int copy_host(Buffer target, const void* host, object stream) except -1:
     """Copy host memory of the buffer's size into the buffer; the host memory may be changed when this returns."""
     cdef Stream resolved
-    cdef uint64_t position
     cdef bint pinned
     if target.layout.size == 0:
         return 0
@@ -370,9 +385,11 @@ cdef int copy_host(Buffer target, const void* host, object stream) except -1:
     resolved = target.resolve_stream(stream)
     begin_call(target)
     try:
-        position = upload(target, host, resolved, pinned)
-        if pinned:                                      # the driver reads it later than the call returns
-            host_wait(resolved, position, target.core)
+        if not pinned:
+            upload(target, host, resolved, False)
+        else:                                           # the driver reads it later than the call returns
+            with access_beside(target.core, host, target.layout.nbytes(), READ):
+                host_wait(resolved, upload(target, host, resolved, True), target.core)
     finally:
         end_call(target)
     return 0

@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from xlogmem._core cimport LAUNCHED, READ, WRITE, Found
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout
-from xlogmem.launch cimport LaunchRecorder, add_use, record_on
+from xlogmem.launch cimport LaunchRecorder, access_of_runtimes_beside, add_use, record_on
 from xlogmem.streams cimport Stream
 from xlogmem.streams import host
 
@@ -21,11 +21,12 @@ cdef enum:
     TAKEN_AT_ONCE = 1 << 20                 # bytes of pageable memory that the driver takes without a wait
 
 
-cdef bint is_tracked(Core core, const void* memory, size_t nbytes) noexcept:
-    """True if one block of the runtime has all of the memory."""
+cdef bint is_tracked(Core core, const void* memory, size_t nbytes) except -1:
+    """True if one block of the runtime has all of the memory, and no other runtime of the device tracks any of it."""
     cdef Found found
     cdef uint64_t first = <uint64_t>memory
-    return core.find(first, &found) and found.nbytes - (first - found.ptr) >= nbytes
+    return (core.find(first, &found) and found.nbytes - (first - found.ptr) >= nbytes
+            and access_of_runtimes_beside(core, memory, nbytes, READ) is None)
 
 
 def upload_into(Buffer target not None, source, stream):
@@ -45,7 +46,7 @@ cdef int upload_without_wait(Buffer target, const void* source, Stream stream) e
     cdef bint pinned = is_pinned(source)
     if pinned and is_tracked(target.core, source, nbytes):
         upload(target, source, stream, True)
-    elif pinned:                            # memory that no use declares, or of several blocks
+    elif pinned:                            # memory that no use declares, or of several blocks or runtimes
         with read_memory_on_host(target.core, source, nbytes):
             upload_in_pieces(target, source, nbytes, stream)
     elif nbytes <= <size_t>TAKEN_AT_ONCE:
