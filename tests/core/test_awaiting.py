@@ -19,6 +19,7 @@ from xlogmem import (
     DeviceState,
     DriverError,
     PinnedMemoryResource,
+    StaleBufferError,
     StreamMisuseError,
     UseAfterFreeError,
     host,
@@ -227,6 +228,137 @@ def test_an_access_begins_and_ends(four, device):
     device.run(write())
     x.runtime.synchronize()
     block.free()
+
+
+# ---------------------------------------------------------------------------------------------- arrays
+class Mapped:
+    """A buffer of page-locked memory, on which a late download is queued."""
+
+    def __init__(self, x: FourStreams, declared: bool = True) -> None:
+        self.x, self.state = x, DeviceState(x.runtime)
+        self.buffer = self.state.full(NBYTES, 1, "uint8", x.S, resource=PinnedMemoryResource())
+        x.runtime.synchronize()
+        download(x, self.buffer, 5, declared)
+
+    async def first_byte(self, write: bool = False) -> int:
+        async with self.buffer.map(write=write) as array:
+            return int(array[0])
+
+    def close(self) -> None:
+        self.x.runtime.synchronize()
+        self.__dict__.clear()                           # pytest keeps this object, which must not keep the runtime
+
+
+@pytest.fixture
+def mapped(four, device):
+    made = []
+
+    def make(**options: Any) -> Mapped:
+        made.append(Mapped(four(), **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("write", [False, True])
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_map_of_a_coroutine_comes_after_the_work(mapped, device, declared, write):
+    m = mapped(declared=declared)
+    before = m.x.runtime.counters()["host_waits"]
+    assert device.run(m.first_byte(write)) == (5 if declared else 1)
+    if declared:
+        assert m.x.runtime.counters()["host_waits"] == before
+    assert (device.turns > 3) is declared               # the loop went on meanwhile
+
+
+def test_an_array_of_a_coroutine_is_empty_afterwards(mapped, device):
+    m = mapped()
+
+    async def main() -> None:
+        async with m.buffer.map(write=True) as array:
+            assert m.state._status.in_use == 1
+            with pytest.raises(StreamMisuseError, match="still open, on the host"):
+                use(m.x.S, read=m.buffer, on_conflict="raise").preflight()
+            array[:] = 6
+        assert array.size == m.state._status.in_use == 0
+        with pytest.raises(BufferError, match="views of the array"):
+            async with m.buffer.map() as array:
+                view = array[1:]
+        del view
+        with pytest.raises(KeyError):
+            async with m.buffer.map():
+                raise KeyError
+        with use(m.x.S, write=m.buffer):                # nothing is open
+            pass
+
+    device.run(main())
+    assert m.buffer.tolist() == [6] * NBYTES
+    device.run(empty_map(m.state))
+
+
+async def empty_map(state: DeviceState) -> None:
+    async with state.empty((0, 3), "int16").map(write=True) as array:
+        assert array.shape == (0, 3)
+
+
+def test_a_map_that_is_cancelled_leaves_nothing_open(mapped, device):
+    m = mapped()
+    mapping = m.buffer.map(write=True)
+
+    async def main() -> None:
+        task = asyncio.ensure_future(enter(mapping))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert m.state._status.in_use == 0
+        with use(m.x.S, write=m.buffer, on_conflict="raise"):
+            pass
+        async with mapping as array:                    # it was never entered
+            array[:] = 7
+
+    device.run(main())
+    assert m.buffer.tolist() == [7] * NBYTES
+
+
+async def enter(mapping: Any) -> None:
+    async with mapping:
+        pass
+
+
+def test_a_map_of_coroutines_is_entered_once(mapped, device):
+    m = mapped()
+    mapping = m.buffer.map()
+
+    async def main() -> list:
+        return await asyncio.gather(enter(mapping), enter(mapping), return_exceptions=True)
+
+    first, second = device.run(main())
+    assert first is None
+    assert isinstance(second, StreamMisuseError)
+    assert "entered once" in str(second)
+
+
+def test_maps_of_coroutines_that_are_refused(mapped, device):
+    m = mapped()
+    wrong = m.state.full(4, 1, "uint8", m.x.S)
+    with pytest.raises(TypeError, match=r"read=: block .* is device memory"):
+        asyncio.run(enter(wrong.map()))                 # at once: nothing runs
+    mapping = m.buffer.map()
+
+    async def replaced() -> None:
+        task = asyncio.ensure_future(enter(mapping))
+        await asyncio.sleep(0)
+        m.state.begin_shutdown()                        # while it is suspended
+        await task
+
+    with pytest.raises(StaleBufferError, match="device shutting down"):
+        device.run(replaced())
+    with pytest.raises(StaleBufferError, match="device shutting down"):
+        asyncio.run(enter(mapping))
+    assert m.state._status.in_use == 0
 
 
 # ---------------------------------------------------------------------------------------------- many

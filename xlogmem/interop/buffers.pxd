@@ -69,6 +69,7 @@ cdef class Mapping:
     cdef MappedMemory memory            # None afterwards
     cdef object array                   # which is given out; None before and afterwards
     cdef object inner                   # a weak reference to the array that all views refer to
+    cdef int refuse_entered(self) except -1
     cdef object attach(self, ArrayLayout layout)
     cdef bint detach(self) except -1
 

@@ -184,7 +184,8 @@ cdef class Buffer(ArrayView):
         -------
         context manager
             Gives an array with the buffer's dtype, shape and strides.  It is a `use` by `xlogmem.host`: on entry the
-            host waits for the work that uses the memory, and on exit the array becomes empty.
+            host waits for the work that uses the memory, and on exit the array becomes empty.  In a coroutine ``async
+            with`` suspends it until the work is complete, and the event loop goes on.
 
         Raises
         ------

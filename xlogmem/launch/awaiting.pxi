@@ -292,6 +292,14 @@ async def until_ready(LaunchRecorder recorder, int looks):
             return
 
 
+async def until_accessible(LaunchRecorder recorder not None):
+    """Return when an access by the host may be opened, as a rule without a wait."""
+    if recorder.cancelled or recorder.preflighted or recorder.done:
+        recorder.settle()                               # raises
+    refuse_device_memory_in(recorder)
+    await until_ready(recorder, LOOKS)
+
+
 async def until_block_is_ready(DeviceBlock block):
     cdef LaunchRecorder recorder
     running_loop()

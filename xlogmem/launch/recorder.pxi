@@ -366,10 +366,7 @@ cdef class LaunchRecorder:
         if self.stream is not None:
             raise TypeError(f"async with use({self.stream!r}): only accesses by the host, use(xlogmem.host, ...), are "
                             "awaited. A launch waits on the device: write `with` without async")
-        if self.cancelled or self.preflighted or self.done:
-            self.settle()                               # raises
-        refuse_device_memory_in(self)
-        await until_ready(self, LOOKS)
+        await until_accessible(self)
         self.open()
         return self
 

@@ -12,6 +12,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport uint64_t
 
 from xlogmem.errors import StreamMisuseError
+from xlogmem.launch import until_accessible
 from xlogmem.streams import host
 from xlogmem._core cimport READ, READ_WRITE
 from xlogmem.blocks cimport DeviceBlock
@@ -45,9 +46,23 @@ cdef class Mapping:
         if self.array is not None:          # it was never left; the recorder warns of that
             self.detach()
 
-    def __enter__(self):
+    cdef int refuse_entered(self) except -1:
         if self.pointer is None or self.pointer.entered or self.pointer.recorder.preflighted:
             raise StreamMisuseError("a mapping is entered once: call map() again for each access")
+        return 0
+
+    async def __aenter__(self):
+        """Suspend the coroutine until the work on the memory is complete, and begin the access."""
+        self.refuse_entered()
+        self.pointer.buffer.refuse_stale()
+        await until_accessible(self.pointer.recorder)
+        return self.__enter__()                         # which looks at both again
+
+    async def __aexit__(self, kind, exception, traceback):
+        self.__exit__(kind, exception, traceback)
+
+    def __enter__(self):
+        self.refuse_entered()
         self.pointer.__enter__()
         try:
             return self.attach(self.layout)
