@@ -269,6 +269,54 @@ def test_an_empty_buffer_gives_an_empty_array(state, write):
             assert (array.shape, array.dtype, array.flags.writeable) == (buffer.shape, buffer.dtype, write)
 
 
+# ---------------------------------------------------------------------------------------------- blocks
+@pytest.mark.parametrize(("declared", "seen"), [(True, 3), (False, 1)])
+def test_a_block_is_read_after_the_copy_that_brings_it(p, declared, seen):
+    p.device.fill(3, p.x.S)
+    p.buffer.copy_from(p.device, p.x.T)
+    block = p.buffer.access()
+    if declared:
+        with block.map() as array:
+            assert (array.tolist(), array.flags.writeable) == ([seen] * COUNT, False)
+        assert calls(p, block.map()) == calls(p, use(host, read=block))
+    else:
+        assert ctypes.string_at(block.ptr, 1)[0] == seen
+
+
+def test_a_block_for_the_host_is_an_array(p):
+    pool = PoolMemoryResource(PinnedMemoryResource(), initial_pool_size=4096)
+    with p.runtime.allocate(48, host, resource=pool) as block:
+        before = p.waits()
+        with block.map("float32", write=True) as array:
+            array[:] = numpy.arange(12)
+        assert (array.size, p.waits()) == (0, before)
+        with block.map("int64") as array:
+            assert array.shape == (6,)
+        with pytest.raises(BufferError, match="views of the array"), block.map() as array:
+            kept = array[1:]
+        del kept
+    with pytest.raises(UseAfterFreeError, match="read=: block"), block.map():
+        pass
+
+
+@pytest.mark.parametrize("nbytes", [0, 10])
+def test_blocks_that_are_no_whole_number_of_elements(p, nbytes):
+    with p.runtime.allocate(nbytes, p.x.S, resource=PinnedMemoryResource()) as block:
+        if nbytes:
+            with pytest.raises(ValueError, match="10 bytes are not a whole number of float32"):
+                block.map("float32")
+        with block.map("int16", write=True) as array:
+            assert (array.shape, array.flags.writeable) == ((nbytes // 2,), True)
+
+
+def test_a_block_of_the_device_is_refused(p):
+    block = p.device.access()
+    with pytest.raises(TypeError, match=r"read=: block .* is device memory"), block.map():
+        pass
+    with pytest.raises(TypeError, match="write must be True or False"):
+        block.map(write=1)
+
+
 # ---------------------------------------------------------------------------------------------- the end
 def test_the_array_reads_as_empty_afterwards(state):
     pinned = numbers(state)

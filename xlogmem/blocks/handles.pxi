@@ -260,6 +260,37 @@ cdef class DeviceBlock:
         """
         return awaiter(self)
 
+    def map(self, dtype="uint8", *, write=False):
+        """The memory as a NumPy array of one dimension, for an access by the host.
+
+        Parameters
+        ----------
+        dtype : dtype
+            The bytes have to be a whole number of its elements.
+        write : bool
+            Whether the host writes too.  Otherwise the array is read-only.
+
+        Returns
+        -------
+        context manager
+            Gives the array; see `Buffer.map`, which has all of its rules.
+
+        Raises
+        ------
+        TypeError, ValueError
+            At the call: NumPy has no such dtype, or the bytes are not a whole number of elements.  On entry: the host
+            cannot reach the memory.
+
+        Examples
+        --------
+        >>> pinned = xlogmem.PoolMemoryResource(xlogmem.PinnedMemoryResource())
+        >>> with runtime.allocate(4096, xlogmem.host, resource=pinned) as staging:
+        ...     with staging.map("float32", write=True) as array:
+        ...         array[:] = 1
+        """
+        return mapping_maker(self, core_of(self.stream) if self.core is None and is_empty(self) else self.core, dtype,
+                             write)
+
     @property
     def __cuda_array_interface__(self):
         """Version 3 of the CUDA array interface, of the bytes (``"|u1"``).
@@ -381,12 +412,14 @@ def set_awaiter(function):
 
 
 cdef object interface_maker = None          # set by `buffers`, which stands above
+cdef object mapping_maker = None
 
 
-def set_interface_maker(maker):
-    """Let `DeviceBlock.__cuda_array_interface__` be ``maker(block)``."""
-    global interface_maker
-    interface_maker = maker
+def set_makers(interface, mapping):
+    """Let `DeviceBlock.__cuda_array_interface__` be ``interface(block)``, and `DeviceBlock.map` make what
+    ``mapping(block, core, dtype, write)`` returns."""
+    global interface_maker, mapping_maker
+    interface_maker, mapping_maker = interface, mapping
 
 
 cdef int wait_for_handle(DeviceBlock block, int access) except -1:

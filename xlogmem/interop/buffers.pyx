@@ -24,7 +24,7 @@ import itertools
 cimport cython
 
 from xlogmem._base.signatures import Signed
-from xlogmem.blocks import set_interface_maker
+from xlogmem.blocks import set_makers
 from xlogmem.launch import awaiter_of
 from xlogmem.blocks cimport flags_of
 from xlogmem._core cimport WAIT_OR_COUNT, WRITE
@@ -449,4 +449,4 @@ include "buffers/mapping.pxi"  # an array over the memory, for an access by the 
 include "buffers/copies.pxi"   # copies and fills
 include "buffers/exports.pxi"  # exports: DLPack, CUDA array interface
 
-set_interface_maker(interface_of_block)
+set_makers(interface_of_block, mapping_of_block)

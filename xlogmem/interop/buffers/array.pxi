@@ -7,7 +7,7 @@ from xlogmem._base.texts import as_html, shown
 from xlogmem._base.units import format_bytes
 from xlogmem.errors import StaleBufferError
 from xlogmem.interop._dtypes import DTYPES
-from xlogmem.blocks cimport BlockView, DeviceBlock, refuse_freed
+from xlogmem.blocks cimport BlockView, Core, DeviceBlock, refuse_freed
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 
 
@@ -238,6 +238,13 @@ cdef Buffer new_buffer(DeviceSnapshot device, DeviceBlock block, ArrayLayout lay
     buffer.layout = layout
     buffer.owner = owner
     return buffer
+
+
+cdef Buffer buffer_of_block(DeviceBlock block, Core core):
+    """Make a buffer of the bytes of a block that no device state has."""
+    cdef DeviceSnapshot device = DeviceSnapshot(DeviceStatus(core.ordering.context.device_id), core, 0)
+    cdef ArrayLayout layout = new_layout(DTYPES["uint8"], block.address, (block.nbytes,), None, False)
+    return new_buffer(device, block if block.core is not None else None, layout, None)
 
 
 def set_token_maker(maker):

@@ -165,13 +165,11 @@ cdef dict interface_of_block(DeviceBlock block):
     """The CUDA array interface of a block, as bytes.  The block keeps the named stream, or the stream lives as long as
     the runtime."""
     cdef Core core = block.core
-    cdef DeviceSnapshot device
     cdef Buffer buffer
     if core is None:                                    # it has no bytes
         return {"version": 3, "shape": (0,), "typestr": "|u1", "data": (0, False), "strides": None, "mask": None,
                 "stream": LEGACY}
-    device = DeviceSnapshot(DeviceStatus(core.ordering.context.device_id), core, 0)
-    buffer = new_buffer(device, block, new_layout(DTYPES["uint8"], block.address, (block.nbytes,), None, False), None)
+    buffer = buffer_of_block(block, core)
     named = buffer.resolve_stream(None)
     export_ordered(buffer, named, NULL)
     return {"version": 3, "shape": (block.nbytes,), "typestr": "|u1", "data": (block.address, False), "strides": None,

@@ -15,7 +15,7 @@ from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import until_accessible
 from xlogmem.streams import host
 from xlogmem._core cimport READ, READ_WRITE
-from xlogmem.blocks cimport DeviceBlock
+from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport LaunchRecorder, add_use
 
@@ -129,3 +129,8 @@ cdef Mapping new_mapping(Buffer buffer, object write):
     add_use(recorder, buffer, READ_WRITE if write else READ, buffer)
     mapping.pointer = new_pointer(buffer, recorder)
     return mapping
+
+
+def mapping_of_block(DeviceBlock block not None, Core core not None, dtype, write):
+    """What `DeviceBlock.map` returns."""
+    return new_mapping(buffer_of_block(block, core).view(dtype), write)
