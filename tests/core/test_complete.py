@@ -54,16 +54,20 @@ def test_the_host_waits_for_what_an_access_comes_after(four, driver, access):
     block = x.alloc(x.S)
     written = x.use(x.S, (block, WRITE))
     read = x.use(x.T, (block, READ))
+    assert not block.is_ready(access)
     block.synchronize(access)
     assert x.ordered(written, x.V)
     assert x.ordered(read, x.V) is access.writes
-    assert block.ready is access.writes
+    assert block.is_ready(access)
+    assert block.ready is block.is_ready() is access.writes
 
 
 @pytest.mark.parametrize("access", ["read", 1, None])
 def test_an_access_that_is_none_is_refused(access):
-    with DeviceRuntime().allocate(64) as block, pytest.raises(TypeError, match=r"access must be Access\.READ"):
-        block.synchronize(access)
+    with DeviceRuntime().allocate(64) as block:
+        for call in (block.synchronize, block.is_ready):
+            with pytest.raises(TypeError, match=r"access must be Access\.READ"):
+                call(access)
 
 
 @pytest.mark.simulator
@@ -174,7 +178,7 @@ def test_a_block_may_be_freed_while_it_is_waited_for(four, driver, pool):
     x.use(x.S, (x.alloc(x.S), WRITE))
     assert hold.release()
     thread.join()
-    for call in (block.synchronize, lambda: block.ready):
+    for call in (block.synchronize, lambda: block.ready, lambda: block.is_ready(Access.READ)):
         with pytest.raises(UseAfterFreeError):
             call()
 

@@ -306,6 +306,25 @@ def test_a_block_is_ready_when_its_uses_are_complete(native, driver):
     named.delete()
 
 
+@pytest.mark.parametrize("kind", [0, 1, 2, 3])          # 0: left out
+@pytest.mark.parametrize("call", ["ready", "synchronize"])
+def test_before_a_read_a_block_is_ready_when_its_writers_are_complete(native, driver, call, kind):
+    b, runtime = native(sealed="STUV")
+    block = b.alloc(b.S)
+    named = runtime.find(block.ptr)
+    driver.set_policy("min")
+    written = b.use(b.T, (block, "write"))
+    assert not named.ready(kind)
+    if call == "ready":
+        named.synchronize(1)
+    read = b.use(b.U, (block, "read"))
+    getattr(named, call)(kind)
+    assert named.ready(kind) is (kind == 1 or call == "synchronize")
+    assert b.ordered(written, b.V)
+    assert b.ordered(read, b.V) is (kind != 1 and call == "synchronize")
+    named.delete()
+
+
 def test_a_block_is_identified_from_what_python_has(native):
     b, runtime = native()
     block = b.alloc(b.S)

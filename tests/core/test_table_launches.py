@@ -12,6 +12,7 @@ from c_table import (
     LOST,
     NOT_FOUND,
     READ,
+    READ_WRITE,
     REFUSE_CONFLICTS,
     STALE,
     WRITE,
@@ -404,6 +405,25 @@ def test_ready_and_synchronize(held, driver):
     for call in (hold.ready, hold.synchronize):
         with refused(NOT_FOUND, "^access 1 of 1: no block of this runtime is alive around 0x4d"):
             call(77)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("kind", [0, READ, WRITE, READ_WRITE, 2**32 - 1])
+def test_before_a_read_the_host_waits_for_writers_alone(held, driver, kind, dropped):
+    """Of a kind that is none, as `find` may leave it, for all.  Twin: the driver drops the waits."""
+    b, hold = held(sealed="STUV")
+    block = b.alloc(b.S)
+    driver.set_policy("min")
+    written, read = b.use(b.T, (block, "write")), b.use(b.U, (block, "read"))
+    if dropped:
+        for number in range(1, 5):
+            driver.drop("cuEventSynchronize", number)
+    assert not hold.ready(block.ptr, kind)
+    hold.synchronize(block.ptr, kind)
+    assert b.ordered(written, b.V) is not dropped
+    assert b.ordered(read, b.V) is (not dropped and kind != READ)
+    assert hold.ready(block.ptr, kind)
+    assert hold.ready(block.ptr) is (kind != READ)
 
 
 def test_counters(held):

@@ -143,13 +143,13 @@ class Hold:
         functions.identify(self.runtime, what, ctypes.byref(access))
         return access
 
-    def ready(self, what) -> bool:
+    def ready(self, what, kind: int = 0) -> bool:
         done = ctypes.c_int(7)
-        self.call("ready", ctypes.byref(access_to(what, 0)), ctypes.byref(done))
+        self.call("ready", ctypes.byref(access_to(what, kind)), ctypes.byref(done))
         return {0: False, 1: True}[done.value]
 
-    def synchronize(self, what) -> None:
-        self.call("synchronize", ctypes.byref(access_to(what, 0)))
+    def synchronize(self, what, kind: int = 0) -> None:
+        self.call("synchronize", ctypes.byref(access_to(what, kind)))
 
     def hold_stream(self, stream: int) -> None:
         self.call("hold_stream", stream)

@@ -89,6 +89,7 @@ def complete_blocks(w: World) -> None:
     w.do(getattr, block, "ready")
     w.launch(t, write=block)
     w.do(getattr, block, "ready")
+    w.do(block.is_ready, Access.READ)
     w.do(getattr, runtime, "ready")
     w.do(block.synchronize)
     assert w.do(getattr, block, "__cuda_array_interface__")["stream"]

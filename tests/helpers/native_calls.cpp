@@ -263,11 +263,11 @@ char const* identify_block(runtime* of, PyObject* object, block** made) {
     return guarded([&] { *made = new block{*of, object}; });
 }
 void* data_of(block const* one) { return one->data(); }
-char const* is_ready(block const* one, runtime* of, int* done) {
-    return guarded([&] { *done = one->ready(*of); });
+char const* is_ready(block const* one, runtime* of, int kind, int* done) {
+    return guarded([&] { *done = kind ? one->ready(*of, xlogmem_access_kind(kind)) : one->ready(*of); });
 }
-char const* synchronize(block const* one, runtime* of) {
-    return guarded([&] { one->synchronize(*of); });
+char const* synchronize(block const* one, runtime* of, int kind) {
+    return guarded([&] { kind ? one->synchronize(*of, xlogmem_access_kind(kind)) : one->synchronize(*of); });
 }
 char const* launch_of_block(runtime* of, CUstream_st* stream, block const* one, std::uint32_t wanted) {
     return guarded([&] {

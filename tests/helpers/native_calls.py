@@ -153,13 +153,15 @@ class Block:
     def data(self) -> int | None:
         return self.runtime.library.do("data_of", self.address)
 
-    def ready(self) -> bool:
+    def ready(self, kind: int = 0) -> bool:
+        """Before an access of this kind, which is left out where it is 0."""
         done = ctypes.c_int(7)
-        self.runtime.library.call("is_ready", self.address, self.runtime.address, ctypes.byref(done))
+        self.runtime.library.call("is_ready", self.address, self.runtime.address, ctypes.c_int(kind),
+                                  ctypes.byref(done))
         return {0: False, 1: True}[done.value]
 
-    def synchronize(self) -> None:
-        self.runtime.library.call("synchronize", self.address, self.runtime.address)
+    def synchronize(self, kind: int = 0) -> None:
+        self.runtime.library.call("synchronize", self.address, self.runtime.address, ctypes.c_int(kind))
 
     def use(self, stream: int, flags: int = 0) -> None:
         """Open a launch that writes it, and cancel that."""

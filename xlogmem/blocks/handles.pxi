@@ -229,17 +229,39 @@ cdef class DeviceBlock:
             refuse_freed(self)
         return self.address
 
-    @property
-    def ready(self):
-        """True if all work that `synchronize` waits for is complete.  The device is queried, without a wait.
+    def is_ready(self, access=Access.READ_WRITE):
+        """Find out if the work that ``synchronize(access)`` waits for is complete.  The device is queried, without a
+        wait.
 
+        Parameters
+        ----------
+        access : Access
+            What the memory is to be used for.  Before a read only the work that writes has to be complete.
+
+        Returns
+        -------
+        bool
+
+        Raises
+        ------
+        UseAfterFreeError, StreamMisuseError, DriverError
+            As from `synchronize`.
+
+        Notes
+        -----
         Makes one query for each stream that the host is not ordered after, and records an event where there is none.
         False where no query is possible: on a stream without a known owner, and on another thread's default stream.
-        Errors are those of `synchronize`.
+        Thread-safe; the GIL is released.
         """
+        cdef int flags = flags_of(access)
         if self.core is not None:
-            return handle_is_ready(self)
+            return handle_is_ready(self, flags)
         return is_empty(self) and is_empty_of(self, core_of(self.stream))
+
+    @property
+    def ready(self):
+        """True if all work that `synchronize` waits for is complete: `is_ready` before any access."""
+        return self.is_ready()
 
     def __await__(self):
         """Suspend the coroutine until the work that `synchronize` waits for is complete; the event loop goes on.
@@ -436,14 +458,14 @@ cdef int wait_for_handle(DeviceBlock block, int access) except -1:
     return core.drop_owners()
 
 
-cdef bint handle_is_ready(DeviceBlock block) except -1:
+cdef bint handle_is_ready(DeviceBlock block, int access) except -1:
     cdef Core core = block.core
     cdef bint ready = False
     cdef Failure failure
     cdef int failed
     collect_exports()
     with nogil:
-        failed = look_at_block(&core.state, block.block, block.generation, READ_WRITE, &ready, &failure)
+        failed = look_at_block(&core.state, block.block, block.generation, access, &ready, &failure)
     if failed and failure.kind == BLOCK_IS_STALE:
         raise stale_handle(block)
     if failed:

@@ -160,7 +160,8 @@ typedef struct xlogmem_table {
     /* The same for whatever `DeviceRuntime.find_block` takes (a PyObject*, borrowed): blocks, buffers, arrays of any
      * library.  Returns 1 with a Python exception set.  Needs the GIL. */
     int (*identify)(xlogmem_runtime *runtime, void *object, xlogmem_access *access);
-    /* Find out if the uses of a block are complete, without a wait; return when they are. */
+    /* Find out if the uses of a block are complete, without a wait; return when they are.  For the kind XLOGMEM_READ
+     * those that write, for any other kind, as `find` leaves it, all. */
     int (*ready)(xlogmem_runtime *runtime, const xlogmem_access *access, int *ready, xlogmem_error *error);
     int (*synchronize)(xlogmem_runtime *runtime, const xlogmem_access *access, xlogmem_error *error);
 

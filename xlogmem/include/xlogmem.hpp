@@ -120,10 +120,9 @@ void call(Function* function, Arguments... arguments) {
 }
 
 namespace detail {
+// clang-format off
 // How a hold, the promise of a held stream, and a launch end.
-struct closer {
-    void operator()(xlogmem_runtime* hold) const noexcept { xlogmem::table().close(hold); }
-};
+struct closer { void operator()(xlogmem_runtime* hold) const noexcept { xlogmem::table().close(hold); } };
 struct releaser {
     CUstream_st* stream = nullptr;
     void operator()(xlogmem_runtime* hold) const noexcept {
@@ -140,7 +139,6 @@ struct filer {
 };
 
 // The handle of a stream by the first of these that it has, as the last argument makes it: a conversion, value(), get().
-// clang-format off
 template <class S, class = std::enable_if_t<std::is_convertible_v<S const&, CUstream_st*>>>
 CUstream_st* handle_of(S const& s, char) { return s; }
 template <class S> auto handle_of(S const& s, int) -> decltype(static_cast<CUstream_st*>(s.value())) { return s.value(); }
@@ -149,13 +147,12 @@ template <class S> auto handle_of(S const& s, long) -> decltype(static_cast<CUst
 // The size of memory, or 1.  A span of nothing may point to the end of a block, which is the begin of another.
 template <class T> auto size_of(T const& memory, int) -> decltype(memory.size()) { return memory.size(); }
 template <class T> std::size_t size_of(T const&, long) { return 1; }
-// clang-format on
 
-template <class... T>
-struct group {
+template <class... T> struct group {
     std::uint32_t access;
     std::tuple<T const&...> memory;
 };
+// clang-format on
 }  // namespace detail
 //! Any stream: a cudaStream_t or CUstream, what converts to one (torch's CUDAStream), or has it as `value()`
 //! (rmm::cuda_stream_view) or `get()` (cuda::stream_ref).  Not a number: 0 and nullptr would be the default stream.
@@ -255,14 +252,18 @@ class block {
     }
     void* data() const noexcept { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(access_.address)); }
     xlogmem_access const& identity() const noexcept { return access_; }
-    //! Are all recorded uses complete?  Does not wait.
-    bool ready(runtime const& of) const {
+    //! Are all recorded uses complete?  Before a read (XLOGMEM_READ) the writers alone have to be.  Does not wait.
+    bool ready(runtime const& of, xlogmem_access_kind before = XLOGMEM_READ_WRITE) const {
+        xlogmem_access const named{access_.address, access_.generation, access_.slot, before};
         int done = 0;
-        detail::call(table().ready, of.get(), &access_, &done);
+        detail::call(table().ready, of.get(), &named, &done);
         return done != 0;
     }
     //! Return when they are.
-    void synchronize(runtime const& of) const { detail::call(table().synchronize, of.get(), &access_); }
+    void synchronize(runtime const& of, xlogmem_access_kind before = XLOGMEM_READ_WRITE) const {
+        xlogmem_access const named{access_.address, access_.generation, access_.slot, before};
+        detail::call(table().synchronize, of.get(), &named);
+    }
 
   private:
     xlogmem_access access_{};
@@ -279,12 +280,10 @@ class block {
 template <class... T> detail::group<T...> reads(T const&... memory) { return {XLOGMEM_READ, {memory...}}; }
 template <class... T> detail::group<T...> writes(T const&... memory) { return {XLOGMEM_WRITE, {memory...}}; }
 template <class... T> detail::group<T...> reads_writes(T const&... memory) { return {XLOGMEM_READ_WRITE, {memory...}}; }
-// clang-format on
 
 //! A list of memory, with what is done to it.  Up to 32 pieces need no allocation.
 class accesses {
   public:
-    // clang-format off
     template <class... Groups> explicit accesses(Groups const&... groups) { (append(groups), ...); }
     accesses(accesses const&) = delete;
     accesses& operator=(accesses const&) = delete;

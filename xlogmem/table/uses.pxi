@@ -31,6 +31,7 @@ from xlogmem._core cimport (
     NOT_AT_ONCE,
     NO_THREAD,
     RAISE_UNTRACKED,
+    READ,
     READ_WRITE,
     REFUSED,
     REFUSE_CONFLICTS,
@@ -80,6 +81,7 @@ from xlogmem.native cimport (
     XLOGMEM_INVALID,
     XLOGMEM_KEEPS_STREAM,
     XLOGMEM_NOT_FOUND,
+    XLOGMEM_READ,
     XLOGMEM_READ_WRITE,
     XLOGMEM_REFUSE_CONFLICTS,
     XLOGMEM_TEXT,
@@ -550,6 +552,11 @@ cdef bint find_address_of(CoreState* core, Found* found) noexcept nogil:
     return there
 
 
+cdef inline int kind_of_wait(const xlogmem_access* access) noexcept nogil:
+    """What `ready` and `synchronize` are for.  Callers need not set the kind, which `find` leaves as it was."""
+    return READ if access.access == <uint32_t>XLOGMEM_READ else READ_WRITE
+
+
 cdef int table_ready(xlogmem_runtime* runtime, const xlogmem_access* access, int* ready,
                      xlogmem_error* error) noexcept nogil:
     cdef CoreState* core = (<RuntimeHold*>runtime).core
@@ -562,7 +569,7 @@ cdef int table_ready(xlogmem_runtime* runtime, const xlogmem_access* access, int
         return 0
     if find_block_of(core, access, &found, &block, error):
         return 1
-    if look_at_block(core, block, found.generation, READ_WRITE, &done, &failure):
+    if look_at_block(core, block, found.generation, kind_of_wait(access), &done, &failure):
         return refuse_use(core, &failure, 1, error)
     ready[0] = done
     return 0
@@ -581,7 +588,7 @@ cdef int table_synchronize(xlogmem_runtime* runtime, const xlogmem_access* acces
     if find_block_of(core, access, &found, &block, error):
         return 1
     thread = release_gil()
-    failed = wait_for_block(core, block, found.generation, READ_WRITE, NULL, &failure)
+    failed = wait_for_block(core, block, found.generation, kind_of_wait(access), NULL, &failure)
     restore_gil(thread)
     return refuse_use(core, &failure, 1, error) if failed else 0
 
