@@ -53,6 +53,7 @@ from xlogmem.resources import (
     PoolMemoryResource,
     ResourceAdaptor,
     StatisticsResourceAdaptor,
+    SystemMemoryResource,
     TrackingResourceAdaptor,
 )
 from xlogmem.runtime import MAX_DEVICES, DeviceRuntime, get_runtime, snapshot
@@ -123,6 +124,7 @@ __all__ = [
     "Stream",
     "StreamMisuseError",
     "StreamPool",
+    "SystemMemoryResource",
     "TokenError",
     "TrackingResourceAdaptor",
     "UnknownBufferError",

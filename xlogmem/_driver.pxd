@@ -83,6 +83,7 @@ cdef int stream_is_idle(cy.CUstream stream, bint* idle, Failure* failure) except
 cdef int launch_host_function(cy.CUstream stream, void (*function)(void*) noexcept nogil, void* data,
                               Failure* failure) except -1 nogil
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil
+cdef int stream_synchronize(cy.CUstream stream, Failure* failure) except -1 nogil
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
 cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil
 cdef int managed_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
@@ -122,6 +123,9 @@ cdef bint is_host_memory(cy.CUdeviceptr ptr) except -1 nogil
 cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, Memory* memory,
                         Failure* failure) except -1 nogil
 cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil
+cdef int system_allocate(size_t nbytes, uint64_t* ptr, Failure* failure) noexcept nogil
+cdef void system_free(uint64_t ptr) noexcept nogil
+cdef bint is_system_memory(uint64_t ptr) noexcept nogil
 cdef int copy_in(cy.CUdeviceptr target, const void* source, size_t nbytes, cy.CUstream stream,
                  Failure* failure) except -1 nogil
 cdef int copy_out(void* target, cy.CUdeviceptr source, size_t nbytes, cy.CUstream stream,

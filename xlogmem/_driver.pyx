@@ -20,7 +20,7 @@ from xlogmem._base.failures cimport DRIVER_FAILED
 __all__ = ["BUILD", "ProcessLock", "active_devices", "can_access_peer", "close_to_peer", "describe_device",
            "device_count", "device_memory", "device_name", "driver_version", "forget_context", "forget_peer_access",
            "initialize", "is_simulated", "live_events", "no_driver", "no_driver_for", "open_to_peer",
-           "supports_memory_pools", "synchronize_device", "trim_events"]
+           "reaches_system_memory", "supports_memory_pools", "synchronize_device", "trim_events"]
 
 
 cdef inline int _check(Failure* failure, const char* call, cy.CUresult code) noexcept nogil:
@@ -39,6 +39,7 @@ include "driver/devices.pxi"   # names and memory sizes of devices
 include "driver/events.pxi"    # event cache; recording, host waits
 include "driver/streams.pxi"   # creation, identification, device-side waits
 include "driver/memory.pxi"    # allocation, frees, pointer attributes, copies
+include "driver/system.pxi"    # ordinary memory of the host, which some devices reach
 include "driver/pools.pxi"     # memory pools of the driver
 include "driver/peers.pxi"     # peer access between devices
 include "driver/kernels.pxi"   # loading and launching xlogmem's own kernels

@@ -46,6 +46,7 @@ int device_attribute(CUdevice_attribute attribute, CUdevice device) {
         case CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR:
         case CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
         case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: return 1;
+        case CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS: return driver().config.pageable;
         default: return 0;
     }
 }

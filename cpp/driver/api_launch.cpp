@@ -81,7 +81,7 @@ CUresult prepare_launch(const Function* function, const Context* context, const 
     kernel->declare(work, parameters);
     for (unsigned i = 0; i < work.range_count; i++) {
         const Range& range = work.ranges[i];
-        if (on_device(range.address, range.bytes)) continue;
+        if (is_reached(range.address, range.bytes)) continue;
         log_line("kernel %s: bytes [0x%llx,0x%llx) are not device memory", kernel->name,
                  (unsigned long long)range.address, (unsigned long long)(range.address + range.bytes));
         return CUDA_ERROR_INVALID_VALUE;

@@ -19,7 +19,7 @@ Range range_of(const library::Extent& extent) {
 void run(const library::Run& function, const std::vector<Range>& ranges) {
     library::Views views;
     for (const Range& range : ranges) {
-        if (range.bytes && !on_device(range.address, range.bytes)) return fault(CUDA_ERROR_ILLEGAL_ADDRESS);
+        if (range.bytes && !is_reached(range.address, range.bytes)) return fault(CUDA_ERROR_ILLEGAL_ADDRESS);
         views.push_back(memory().view(range.address));
     }
     function(views);
@@ -32,7 +32,7 @@ CUresult library_call(Lock& lock, library::Call& call) {
     for (const library::Extent& extent : call.extents) {
         Range range = range_of(extent);
         if (range.bytes &&
-            !(on_device(range.address, range.bytes) && can_access(stream->context, range.address, range.use)))
+            !(is_reached(range.address, range.bytes) && can_access(stream->context, range.address, range.use)))
             return CUDA_ERROR_INVALID_VALUE;
         ranges.push_back(range);
     }

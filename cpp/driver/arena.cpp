@@ -118,6 +118,12 @@ bool on_device(u64 address, u64 bytes) {
     return found && (!found->second.managed || bytes <= found->first + found->second.bytes - address);
 }
 
+bool is_reached(u64 address, u64 bytes) {
+    if (on_device(address, bytes)) return true;
+    bool elsewhere = !memory().in_arena(address) && !is_managed(address);
+    return driver().config.pageable && elsewhere && is_mapped(address, bytes);
+}
+
 bool can_access(const Context* context, u64 address, Use use) {
     const Block* block = find_block(address);
     if (!block || !block->live || (block->device == context->device && !block->mapped)) return true;

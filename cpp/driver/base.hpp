@@ -50,6 +50,7 @@ struct Config {
     bool races = true;               // races=0: no happens-before checks
     int trace = 0;                   // trace: 1 races and odd calls, 2 executed operations
     bool peers = true;               // peers=0: no device can access another's memory
+    bool pageable = false;           // pageable: devices reach all memory of the process; xsim_set_pageable
     bool free_waits = true;          // free_waits=0: cuMemFree does not wait for the device
     bool fills = true;               // xsim_set_fills: new and freed memory is filled with patterns
     bool unknown_kernels = false;    // xsim_launch_unknown: they are launched, and new memory is full of zeros

@@ -135,6 +135,12 @@ EXPORT int xsim_set_fills(int wanted) {
     return std::exchange(driver().config.fills, wanted != 0);
 }
 
+// From now on; returns the setting before.
+EXPORT int xsim_set_pageable(int wanted) {
+    Lock lock(driver().mutex);
+    return std::exchange(driver().config.pageable, wanted != 0);
+}
+
 // Kernels that are not simulated are launched from now on: see unknown.hpp.
 EXPORT void xsim_launch_unknown(int wanted) {
     Lock lock(driver().mutex);

@@ -103,6 +103,7 @@ bool is_mapped(u64 address, u64 bytes);  // by the host
 
 // True if a device operation may touch this address range. A freed block passes: the checker reports it.
 bool on_device(u64 address, u64 bytes);
+bool is_reached(u64 address, u64 bytes);  // by kernels: on the device, or all memory of the process where that is set
 
 // True if work of this context may touch the memory at this address. Host memory and freed blocks pass.
 bool can_access(const Context* context, u64 address, Use use);

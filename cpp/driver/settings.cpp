@@ -64,6 +64,7 @@ const Setting kSettings[] = {
     {"devices", nullptr, [](Config& config, Text value) { return whole(value, config.machine, 0, kMaxDevices); }},
     {"free_waits", &Config::free_waits, nullptr},
     {"memory", nullptr, [](Config& config, Text value) { return whole(value, config.memory, kMiB, kAddresses); }},
+    {"pageable", &Config::pageable, nullptr},
     {"peers", &Config::peers, nullptr},
     {"policy", nullptr, [](Config& config, Text value) { return policy(value, config.policy); }},
     {"queue", nullptr, [](Config& config, Text value) { return whole(value, config.queue_limit, 1, 1u << 31); }},

@@ -10,6 +10,7 @@ from xlogmem import (
     AsyncMemoryResource,
     DeviceMemoryResource,
     DeviceRuntime,
+    DeviceState,
     DirectMemoryResource,
     GuardResourceAdaptor,
     LoggingResourceAdaptor,
@@ -18,7 +19,9 @@ from xlogmem import (
     PoolMemoryResource,
     StatisticsResourceAdaptor,
     Stream,
+    SystemMemoryResource,
     TrackingResourceAdaptor,
+    sim,
 )
 
 __all__ = ["PROGRAMS", "program"]
@@ -83,6 +86,27 @@ def second_resources(w: World) -> None:
     runtime, s, t = w.two()
     for resource in (w.do(PinnedMemoryResource), w.do(ManagedMemoryResource), w.do(AsyncMemoryResource)):
         churn(w, runtime, s, t, resource=resource)
+
+
+@program
+def system_memory(w: World) -> None:
+    """Ordinary memory of the host, as a block, as buffers, and as an array that is copied."""
+    runtime, s, t = w.two()
+    sim.simulator().set_pageable(True)
+    try:
+        resource = w.do(SystemMemoryResource)
+        churn(w, runtime, s, t, resource=resource)
+        state = DeviceState(runtime)
+        buffer = w.do(state.empty, 64, "uint8", s, resource=resource)
+        other = w.do(state.empty, 64, "uint8", s)
+        w.do(buffer.fill, 1, s)
+        w.do(other.copy_from, buffer, t)
+        w.do(buffer.copy_from, other, s)
+        w.do(buffer.to_numpy, t)
+        del buffer, other
+        w.do(runtime.reap_pending)
+    finally:
+        sim.simulator().set_pageable(False)
 
 
 @program

@@ -24,6 +24,7 @@ KEYS = [
     ("memory", 64 << 20, "print(cu.ok(driver.cuDeviceTotalMem(0)))", 64 << 20, 16 << 30),
     ("memory", "0x4000000", "print(cu.ok(driver.cuDeviceTotalMem(0)))", 64 << 20, 16 << 30),
     ("arena", 8 << 20, "print(cu.try_alloc(cu.stream(), 16 << 20)); cu.clean_up()", "2", "0"),
+    ("pageable", 1, "print(cu.ok(driver.cuDeviceGetAttribute(driver.CUdevice_attribute(88), 0)))", "1", "0"),
     ("peers", 0, "print(cu.ok(driver.cuDeviceCanAccessPeer(0, 1)))", "0", "1"),
     ("free_waits", False, "p = cu.alloc_ordinary(); cu.fill(p, 1, cu.stream()); driver.cuMemFree(p);"
                           "print([r.split(':')[0] for r in s.races()])", "['RACE write/free']", "[]"),

@@ -13,6 +13,14 @@ cdef int stream_destroy(cy.CUstream stream, Failure* failure) except -1 nogil:
     return _check(failure, "cuStreamDestroy", cy.cuStreamDestroy(stream))
 
 
+cdef int stream_synchronize(cy.CUstream stream, Failure* failure) except -1 nogil:
+    """Have the host wait for all work on the stream, which captures no graph."""
+    cdef cy.CUstreamCaptureMode mode = relax_capture()
+    cdef cy.CUresult result = cy.cuStreamSynchronize(stream)
+    restore_capture(mode)
+    return _check(failure, "cuStreamSynchronize", result)
+
+
 cdef int stream_id(cy.CUstream stream, uint64_t* number, Failure* failure) except -1 nogil:
     """Get the driver's id of the stream, which the driver never reuses.  Invalidates a capture on the stream."""
     cdef unsigned long long value = 0

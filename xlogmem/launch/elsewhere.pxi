@@ -14,7 +14,7 @@ from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 
 from xlogmem._foreign.advice import kind_of
-from xlogmem._driver import can_access_peer
+from xlogmem._driver import can_access_peer, reaches_system_memory
 from xlogmem.errors import StreamMisuseError
 from xlogmem.resources import AsyncMemoryResource, DirectMemoryResource
 from xlogmem.resources.layers import layers_of
@@ -34,7 +34,14 @@ from xlogmem._core cimport (
     is_host_accessible,
     is_still_locked,
 )
-from xlogmem._driver cimport is_peer_enabled, peer_access_of, pointer_device, pool_of_pointer, pool_open_to
+from xlogmem._driver cimport (
+    is_peer_enabled,
+    is_system_memory,
+    peer_access_of,
+    pointer_device,
+    pool_of_pointer,
+    pool_open_to,
+)
 from xlogmem._foreign.named cimport Extent
 from xlogmem._order cimport Ordering, StreamState, fail_elsewhere
 from xlogmem.blocks cimport (
@@ -182,6 +189,11 @@ cdef int refuse_inaccessible(LaunchRecorder recorder, Stream own_stream) except 
         if not place_of(core, request, &ptr, &apart, &on_host) or (core.accessible & bit and not apart):
             continue                                    # stale: the preflight says so
         if on_host:                                     # page-locked and managed memory is every device's
+            if is_system_memory(ptr) and not reaches_system_memory(recorder.stream.state.device):
+                raise StreamMisuseError(
+                    f"{ARGUMENTS[request.access]}: device {recorder.stream.state.device}, to which {own_stream!r} "
+                    f"belongs, does not reach {describe_request(core, request)}, which is ordinary memory of the host "
+                    "(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS is 0): copy it there")
             continue
         changed = accesses_changed
         if (refuse_inaccessible_block(recorder, request, ptr, own_stream) and not apart and hands_out_one_kind(core)

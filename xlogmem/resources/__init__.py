@@ -22,6 +22,7 @@ from xlogmem.resources.pinned import PinnedMemoryResource
 from xlogmem.resources.pool import PoolMemoryResource
 from xlogmem.resources.sinks import AllocationRecord
 from xlogmem.resources.statistics import StatisticsResourceAdaptor
+from xlogmem.resources.system import SystemMemoryResource
 from xlogmem.resources.tracking import TrackingResourceAdaptor
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ __all__ = ["AllocationRecord", "AsyncMemoryResource", "DeviceMemoryResource", "D
            "ForeignMemoryResource", "GuardResourceAdaptor", "GuardViolation", "LimitingResourceAdaptor",
            "LoggingResourceAdaptor", "ManagedMemoryResource", "Outstanding", "PinnedMemoryResource",
            "PoolMemoryResource", "ResourceAdaptor", "Statistics", "StatisticsResourceAdaptor",
-           "TrackingResourceAdaptor"]
+           "SystemMemoryResource", "TrackingResourceAdaptor"]
 
 LATER = {"GuardViolation": "violations", "Outstanding": "counts", "Statistics": "counts"}
 

@@ -68,6 +68,7 @@ class Simulator:
             "reset": (None, [text, u64]),
             "set_policy": (None, [text, u64]),
             "set_fills": (ctypes.c_int, [ctypes.c_int]),
+            "set_pageable": (ctypes.c_int, [ctypes.c_int]),
             "races": (u64, [text, u64]),
             "clear_races": (None, []),
             "is_lost": (ctypes.c_int, []),
@@ -159,6 +160,10 @@ class Simulator:
         """Fill new memory with 0xCD and freed memory with 0xDD, or do not; returns what was before. A program that
         allocates gigabytes and reads none of them spends nearly all of its time there. A reset turns fills on."""
         return bool(self._call("set_fills", wanted))
+
+    def set_pageable(self, wanted: bool) -> bool:
+        """Let the devices reach all memory of the process, or not; returns what was before. A reset changes nothing."""
+        return bool(self._call("set_pageable", wanted))
 
     def races(self) -> list[str]:
         """Everything found so far, dead handles included (at most 1,000 different reports are kept)."""

@@ -5,7 +5,7 @@ from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport UINT64_MAX
 
 from xlogmem._base.units import counted
-from xlogmem._driver cimport host_is_pinned
+from xlogmem._driver cimport host_is_pinned, is_system_memory
 from xlogmem._foreign.advice import in_words, kind_of
 
 
@@ -129,9 +129,9 @@ cdef bint name_host_memory(object what, str where, Extent* extent) except -1:
 
 
 cdef int refuse_pageable(Extent* extent, object what, str where) except -1:
-    """Raise if the object says that it is in host memory, and the driver does not know the memory."""
+    """Raise if the object says that it is in host memory, which neither the driver nor xlogmem has allocated."""
     cdef bint pinned = False
-    if extent.on_host:
+    if extent.on_host and not is_system_memory(extent.ptr):
         with nogil:
             host_is_pinned(<const void*><size_t>extent.ptr, &pinned)
         if not pinned:

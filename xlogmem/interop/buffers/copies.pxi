@@ -21,7 +21,7 @@ from xlogmem._foreign.advice import kind_of
 from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of, element
 from xlogmem.streams import host
-from xlogmem._base.failures cimport Failure
+from xlogmem._base.failures cimport STREAM_IS_CAPTURING, Failure, fail_stream
 from xlogmem._core cimport CANCELLED, LAUNCHED, READ, WRITE, Outcome, refuse_lost
 from xlogmem._driver cimport (
     Scope,
@@ -32,7 +32,10 @@ from xlogmem._driver cimport (
     enter_context,
     fill,
     host_is_pinned,
+    is_system_memory,
     leave_context,
+    stream_is_capturing,
+    stream_synchronize,
 )
 from xlogmem._order cimport OrderState, enter_stream, host_wait_unlocks, leave_stream
 from xlogmem.blocks cimport Core, DeviceBlock
@@ -124,7 +127,50 @@ cdef inline int start_in_context(const Work* work, Stream stream, Failure* failu
     cdef Scope scope
     if enter_stream(stream.state, &scope, failure):
         return 1
+    if is_of_system(work):
+        return leave_stream(stream.state, &scope, work_with_system(work, stream, failure), failure)
     return leave_stream(stream.state, &scope, start_work(work, stream, failure), failure)
+
+
+cdef inline bint is_of_system(const Work* work) noexcept nogil:
+    """True if the work is on memory of a `SystemMemoryResource`, which the driver does not know."""
+    return is_system_memory(work.target) or (work.kind >= COPY_IN and is_system_memory(work.source))
+
+
+cdef int work_with_system(const Work* work, Stream stream, Failure* failure) except -1 nogil:
+    """Do work on memory of the system.  What is on the host alone is done by the host, once the stream is idle; so is
+    a copy to the device, because the driver may read such memory in the call."""
+    cdef bint from_host = work.kind == COPY_IN or is_system_memory(work.source)
+    cdef bint to_host = work.kind == COPY_OUT or is_system_memory(work.target)
+    cdef bint capturing = False
+    cdef Work copy = work[0]
+    if stream_is_capturing(stream.state.handle, &capturing, failure):
+        return 1
+    if capturing:
+        return fail_stream(failure, STREAM_IS_CAPTURING, stream.state.number)
+    if (from_host or to_host and work.kind < COPY_IN) and stream_synchronize(stream.state.handle, failure):
+        return 1
+    if work.kind == FILL:
+        repeat(<char*>work.target, <const char*>&work.word, work.width, work.nbytes)
+        return 0
+    if work.kind == FILL_WIDELY:
+        repeat(<char*>work.target, <const char*>work.source, work.width, work.nbytes)
+        return 0
+    if from_host and to_host:
+        memmove(<void*>work.target, <void*>work.source, work.nbytes)
+        return 0
+    copy.kind = COPY_IN if from_host else COPY_OUT
+    return start_work(&copy, stream, failure)
+
+
+cdef void repeat(char* target, const char* pattern, size_t size, size_t nbytes) noexcept nogil:
+    """Have the host fill memory with `size` bytes, again and again."""
+    cdef size_t done = min(size, nbytes), count
+    memmove(target, pattern, done)
+    while done < nbytes:
+        count = min(done, nbytes - done)
+        memcpy(target + done, target, count)
+        done += count
 
 
 cdef int fill_widely(const Work* work, Stream stream, Failure* failure) except -1 nogil:
@@ -246,11 +292,11 @@ cdef int acquire_host(object host, ArrayLayout layout, Py_buffer* view, int flag
 
 
 cdef bint is_pinned(const void* host) except -1:
-    """True if the driver knows the memory: the memory is page-locked or managed, and may be tracked."""
+    """True if the memory is page-locked or managed, as the driver knows, or of the system: it may be tracked."""
     cdef bint pinned = False
     with nogil:
         host_is_pinned(host, &pinned)
-    return pinned
+    return pinned or is_system_memory(<uint64_t>host)
 
 
 cdef uint64_t upload(Buffer buffer, const void* source, Stream stream, bint pinned) except? 0:
@@ -296,18 +342,14 @@ cdef int write_on_host(Buffer target, const void* source, size_t nbytes, bint pi
     """Have the host write the whole of a buffer: `nbytes` bytes, again and again."""
     cdef LaunchRecorder recorder = LaunchRecorder(host, runtime=target.core)
     cdef char* first = <char*>target.layout.ptr
-    cdef size_t done = nbytes, whole = target.layout.nbytes(), count
+    cdef size_t whole = target.layout.nbytes()
     add_use(recorder, target, WRITE, target)
     if pinned:
         add_host_memory(recorder, source, nbytes, READ)
     begin_call(target)
     try:
         with recorder, nogil:
-            memmove(first, source, nbytes)
-            while done < whole:
-                count = min(done, whole - done)
-                memcpy(first + done, first, count)
-                done += count
+            repeat(first, <const char*>source, nbytes, whole)
     finally:
         end_call(target)
     return 0

@@ -9,6 +9,7 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 from xlogmem._core cimport LAUNCHED, READ, WRITE, Found
+from xlogmem._driver cimport is_system_memory
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport LaunchRecorder, access_of_runtimes_beside, add_use, record_on
@@ -21,10 +22,13 @@ cdef enum:
     TAKEN_AT_ONCE = 1 << 20                 # bytes of pageable memory that the driver takes without a wait
 
 
-cdef bint is_tracked(Core core, const void* memory, size_t nbytes) except -1:
-    """True if one block of the runtime has all of the memory, and no other runtime of the device tracks any of it."""
+cdef bint is_read_in_place(Core core, const void* memory, size_t nbytes) except -1:
+    """True if one block of the runtime has all of the memory, which the driver reads in the order of the stream, and no
+    other runtime of the device tracks any of it."""
     cdef Found found
     cdef uint64_t first = <uint64_t>memory
+    if is_system_memory(first):
+        return False
     return (core.find(first, &found) and found.nbytes - (first - found.ptr) >= nbytes
             and access_of_runtimes_beside(core, memory, nbytes, READ) is None)
 
@@ -44,9 +48,9 @@ def upload_into(Buffer target not None, source, stream):
 cdef int upload_without_wait(Buffer target, const void* source, Stream stream) except -1:
     cdef size_t nbytes = target.layout.nbytes()
     cdef bint pinned = is_pinned(source)
-    if pinned and is_tracked(target.core, source, nbytes):
+    if pinned and is_read_in_place(target.core, source, nbytes):
         upload(target, source, stream, True)
-    elif pinned:                            # memory that no use declares, or of several blocks or runtimes
+    elif pinned:                            # of the system, of several blocks or runtimes, or not declared by a use
         with read_memory_on_host(target.core, source, nbytes):
             upload_in_pieces(target, source, nbytes, stream)
     elif nbytes <= <size_t>TAKEN_AT_ONCE:
