@@ -8,6 +8,7 @@ import numpy
 import pytest
 from cuda.bindings import driver as cuda
 from four_streams import READ, Capture, nothing_happens
+from other_threads import Beside
 
 from xlogmem import (
     DeviceMemoryResource,
@@ -108,6 +109,33 @@ def test_there_is_no_more_memory_than_the_host_has():
     runtime = DeviceRuntime()
     with pytest.raises(OutOfDeviceMemoryError, match=f"the host has no {1 << 60} bytes"):
         runtime.allocate(1 << 60, resource=SystemMemoryResource())
+
+
+def test_threads_allocate_and_free():
+    """What is freed is ordinary memory of others again, and what is alive is found."""
+    resource, runtime = SystemMemoryResource(), DeviceRuntime()
+
+    def is_known(address: int) -> bool:
+        try:
+            runtime.find_block(words(address, 8))
+        except TypeError:                               # pageable memory
+            return False
+        return True
+
+    def churn(sizes: list[int]) -> bool:
+        right = True
+        for _ in range(20):
+            made = [(resource.allocate(nbytes, 0), nbytes) for nbytes in sizes]
+            right &= all(is_known(ptr) and is_known(ptr + nbytes - 32) for ptr, nbytes in made)
+            for ptr, nbytes in made:
+                resource.deallocate(ptr, nbytes, 0)
+        return right
+
+    threads = [Beside(lambda start=start: churn([*range(start, 9000, 800)])) for start in range(64, 164, 20)]
+    assert [thread.result() for thread in threads] == [True] * 5
+    ptr = resource.allocate(4096, 0)
+    resource.deallocate(ptr, 4096, 0)
+    assert not is_known(ptr)
 
 
 def test_a_device_that_does_not_reach_it_is_refused(driver):

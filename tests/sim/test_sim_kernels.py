@@ -43,6 +43,22 @@ def test_kernels_are_checked(scheduled, wrong):
     assert kinds == ({"RACE write/read", "RACE alloc/use"} if wrong else set())
 
 
+@pytest.mark.parametrize("reached", [False, True])
+def test_kernels_reach_all_memory_of_the_process_where_that_is_set(simulator, reached, capfd):
+    """As with heterogeneous memory management; the driver still knows nothing of such memory."""
+    room = np.zeros(16, np.uint32)
+    address = room.ctypes.data
+    assert not simulator.set_pageable(reached)
+    done = cu.launch(cu.kernel("xlogmem_fill_u32"), stream(), [address, 7, 16], [U64, U32, U32])
+    gone = cu.launch(cu.kernel("xlogmem_fill_u32"), 0, [4096, 7, 16], [U64, U32, U32])
+    assert simulator.set_pageable(False) is reached
+    assert (code(done), code(gone)) == (0 if reached else 1, 1)
+    assert ("are not device memory" in capfd.readouterr().err.splitlines()[0]) or reached
+    sync(0)
+    assert set(room) == {7 if reached else 0}
+    assert code(driver.cuPointerGetAttribute(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address)) == 1
+
+
 def test_an_unknown_kernel_loads_and_is_refused(simulator, capfd):
     function = cu.kernel("unknown_to_the_simulator")
     assert code(cu.launch(function, 0, [0], [U64])) == 801

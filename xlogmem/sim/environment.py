@@ -8,7 +8,7 @@ two entries with the same key the later one counts.
 ``memory``      bytes of each device (16 GiB)
 ``arena``       bytes of the address range that all devices share (64 GiB); valgrind needs less
 ``version``     of CUDA, 1000 times major plus 10 times minor (13000); entry points that are newer do not exist
-``pageable``    flag (0): with 1 kernels reach all memory of the process, as with HMM or ATS
+``pageable``    flag (0): with 1 kernels reach all memory of the process, as with HMM or ATS; nothing is checked there
 ``peers``       flag (1): with 0 no device can access another's memory
 ``free_waits``  flag (1): with 0 ``cuMemFree`` does not wait for the device
 ``policy``      the order of queued operations: eager, min, max or seeded (eager); ``Simulator.reset`` changes it
