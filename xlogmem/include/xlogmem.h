@@ -68,10 +68,11 @@ typedef struct xlogmem_access {
 } xlogmem_access;
 
 /* For `prepare`, in place of a stream: the calling thread itself reads or writes memory until `finish`.  The host waits
- * for the work that uses the memory, which has to be page-locked or managed; nothing is filed.  No flag but
- * XLOGMEM_REFUSE_CONFLICTS and XLOGMEM_ANY_THREAD says anything about it.  `wait` takes it too, and so does `allocate`,
- * for memory that the host may use at once and that belongs to no stream, where the runtime's own resource has memory
- * that the host reaches; `deallocate` frees such memory.  No other function takes it. */
+ * for the work that uses the memory, which has to be page-locked or managed, or of a resource that declares
+ * is_host_accessible; nothing is filed.  No flag but XLOGMEM_REFUSE_CONFLICTS and XLOGMEM_ANY_THREAD says anything
+ * about it.  `wait` takes it too, and so does `allocate`, for memory that the host may use at once and that belongs to
+ * no stream, where the runtime's own resource has memory that the host reaches; `deallocate` frees such memory.  No
+ * other function takes it. */
 #define XLOGMEM_HOST ((void *)~(size_t)1)
 
 enum xlogmem_use_flags {
