@@ -57,7 +57,7 @@ MACROS = [("XLOGMEM_BUILD_NAME", f'"{build}"'), *BUILDS[build]["macros"]]
 
 
 def cuda_include() -> str:
-    """The folder of cuda.h.
+    """The folder of cuda.h, and of cudaProfiler.h, which some wheels of CUDA 13 lack.
 
     It must not be older than the cuda-bindings of the build.  Under pip's build isolation the wheels' metadata names
     the right one, where a search of site-packages may find the header of another package; conda environments and others
@@ -75,9 +75,10 @@ def cuda_include() -> str:
                 "targets/x86_64-linux/include", "targets/sbsa-linux/include", "include")]
     found.append(Path("/usr/local/cuda/include/cuda.h"))
     for header in found:
-        if header.exists():
+        if header.exists() and header.with_name("cudaProfiler.h").exists():
             return str(header.resolve().parent)
-    raise SystemExit(f"cuda.h was not found: install {runtime}, or set CUDA_HOME to a CUDA toolkit")
+    raise SystemExit(f"cuda.h and cudaProfiler.h were not found: install the newest {runtime}, or set CUDA_HOME to a "
+                     "CUDA toolkit")
 
 
 INCLUDE = cuda_include()

@@ -35,7 +35,10 @@ Say = Callable[[dict[str, Any]], None]
 
 
 def calibrated(candidate: Candidate, turn_ns: float) -> tuple[int, float]:
-    """Calls that fill a turn, and the seconds that a turn takes, with what goes before it."""
+    """Calls that fill a turn, and the seconds that a turn takes, with what goes before it.  The first call does not
+    count: it takes what the later ones have, such as a chunk of a pool, or a library's modules."""
+    candidate.before()
+    candidate.run(1)
     calls = 1
     while True:
         started = time.perf_counter()
