@@ -62,6 +62,7 @@ cdef class Core:
     cdef bint find(self, uint64_t ptr, Found* found) noexcept
     cdef bint find_held(self, uint64_t ptr, Found* found) noexcept
     cdef int label(self, Allocation* wanted, str tag, int depth) except -1
+    cdef ResourceTable* known_table(self, object resource) noexcept
     cdef ResourceTable* table_of(self, object resource) except NULL
     cdef DeviceMemoryResource checked_resource(self, object given)
     cdef ResourceTable* bind_other(self, object given) except NULL

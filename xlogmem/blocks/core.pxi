@@ -207,16 +207,21 @@ cdef class Core:
         return 0
 
     # ------------------------------------------------------------------------------------------ resources
-    cdef ResourceTable* table_of(self, object resource) except NULL:
-        """Return the table of the resource that an allocation names (None: the runtime's own), which is bound at its
-        first use."""
+    cdef ResourceTable* known_table(self, object resource) noexcept:
+        """Return the table of the resource that an allocation names (None: the runtime's own); NULL if the resource is
+        not bound yet."""
         cdef size_t i
         if resource is None or resource is self.resource:
             return self.state.resource
         for i in range(len(self.others)):
             if self.others[i] is resource:
                 return self.state.others[i]
-        return self.bind_other(resource)
+        return NULL
+
+    cdef ResourceTable* table_of(self, object resource) except NULL:
+        """Return that table; the resource is bound at its first use."""
+        cdef ResourceTable* known = self.known_table(resource)
+        return known if known != NULL else self.bind_other(resource)
 
     cdef DeviceMemoryResource checked_resource(self, object given):
         """Return the resource that an allocation names; raises if it cannot be used here."""

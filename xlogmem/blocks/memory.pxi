@@ -148,15 +148,16 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
 
 cdef DeviceBlock allocate_block_for_host(Core core, size_t nbytes, str tag, object resource):
     """Do as `allocate_block`, for the host: the memory belongs to no stream."""
-    cdef ResourceTable* source
+    cdef ResourceTable* source = core.known_table(resource)
     cdef Allocation wanted
     cdef Failure failure
     cdef DeviceBlock handle
     cdef Block* block = NULL
     cdef int done
-    if nbytes != 0:
-        refuse_for_host(core, resource)                 # before the resource is bound
-    source = core.table_of(resource)
+    if source == NULL or not source.host_accessible:
+        if nbytes != 0:
+            refuse_for_host(core, resource)             # before the resource is bound
+        source = core.table_of(resource)
     if nbytes == 0:
         return new_empty(core, None, tag)
     collect_exports()
