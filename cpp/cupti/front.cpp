@@ -35,9 +35,9 @@ void Front::pin(u64 begin, u64 bytes, Operation by, bool registered) {
 
 void Front::guard_host() {
     for (const HostUse& use : engine().take_host_uses()) {
-        auto known = pinned_.find(use.block_begin);
-        if (known == pinned_.end() || engine_.host_knows(use.time)) continue;
-        host::guard(use, known->second.registered);
+        const Pinned* known = find_pinned(use.begin);  // of which the block may be a piece
+        if (!known || engine_.host_knows(use.time)) continue;
+        host::guard(use, known->registered);
     }
 }
 

@@ -70,8 +70,6 @@ Block* find_block(u64 address) {
     return after == m.blocks.begin() ? nullptr : *(after - 1);
 }
 
-namespace {
-
 const std::pair<const u64, HostRange>* host_range(u64 address) {
     auto& pinned = memory().pinned;
     auto after = pinned.upper_bound(address);
@@ -79,8 +77,6 @@ const std::pair<const u64, HostRange>* host_range(u64 address) {
     --after;
     return address - after->first < std::max<u64>(after->second.bytes, 1) ? &*after : nullptr;
 }
-
-}  // namespace
 
 u8* Memory::view_of_host(u64 address) const {
     auto after = pinned.upper_bound(address);

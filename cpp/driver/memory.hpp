@@ -97,6 +97,7 @@ struct Memory {
 Memory& memory();
 
 Block* find_block(u64 address);  // the block whose capacity holds the address, live or not
+const std::pair<const u64, HostRange>* host_range(u64 address);  // of page-locked or managed memory; or nullptr
 bool is_pinned(u64 address);  // or managed
 bool is_managed(u64 address);
 bool is_mapped(u64 address, u64 bytes);  // by the host

@@ -81,8 +81,8 @@ void log_since(std::size_t before) {
 
 void guard_host_uses() {
     for (const check::HostUse& use : engine().take_host_uses()) {
-        auto found = memory().pinned.find(use.block_begin);
-        bool shared = found == memory().pinned.end() || found->second.registered;
+        auto* found = host_range(use.begin);  // of which the block may be a piece
+        bool shared = !found || found->second.registered;
         if (!engine().host_knows(use.time)) check::host::guard(use, shared);
     }
 }

@@ -106,7 +106,7 @@ void stop() {
 void guard(const HostUse& use, bool shared) {
     if (!on || is_stack(use.begin, use.end)) return;
     Window wanted = pages_of(use, shared);
-    if (shared) edges.add(use, wanted);
+    if (shared || use.may_write) edges.add(use, wanted);
     if (wanted.begin >= wanted.end) return;
     have_handlers(of_preload ? of_preload : sigaction);
     Spin spin;

@@ -318,6 +318,35 @@ void shared_pages_of_the_device() {
     expect_noted(memory, "");
 }
 
+// The memory has another owner by now, whose pages are its own.
+void shared_pages_of_another_owner() {
+    Memory memory(2 * kPage);
+    u64 begin = memory.begin() + 100, end = memory.begin() + 200;
+    Time first{0, ++clock_number}, second{0, ++clock_number};
+    guard({begin, end, false, first, begin, end}, true);
+    guard({begin, end, true, second, memory.begin(), memory.begin() + 2 * kPage}, false);
+    settle(until(second));
+    memory.at[120] = 1;
+    learn(second);
+    expect_noted(memory, "");
+}
+
+// The device writes what is then copied.
+void shared_pages_that_are_written_first() {
+    Memory memory(kPage);
+    u64 begin = memory.begin() + 100, end = memory.begin() + 200;
+    Time first{0, ++clock_number}, second{0, ++clock_number}, third{0, ++clock_number};
+    guard({begin, end, true, first, begin, end}, true);
+    guard({begin, end, false, second, begin, end}, true);
+    memory.at[120] = 1;
+    learn(second);
+    expect_noted(memory, "");
+    guard({begin, end, false, third, begin, end}, true);
+    memory.at[120] = 2;
+    learn(third);
+    expect_noted(memory, "written 100-200");
+}
+
 void system_calls() {
     Memory memory(2 * kPage);
     memory.use(0, 64, false);
@@ -677,6 +706,8 @@ int main() {
     PLAY(shared_pages);
     PLAY(shared_pages_unchanged);
     PLAY(shared_pages_of_the_device);
+    PLAY(shared_pages_of_another_owner);
+    PLAY(shared_pages_that_are_written_first);
     PLAY(system_calls);
     PLAY(copies);
     PLAY(copies_of_the_driver);

@@ -217,6 +217,55 @@ def test_a_free_while_a_copy_is_pending_is_right(checked, way):
     assert (done.returncode, done.findings) == (0, []), done.stderr
 
 
+PIECES = """
+import ctypes, sys
+from cuda.bindings import driver
+import xlogmem
+
+below = getattr(xlogmem, sys.argv[1])()
+nbytes, wrong = int(sys.argv[2]), sys.argv[3:] == ["wrong"]
+runtime = xlogmem.get_runtime()
+stream = runtime.acquire_stream()
+pool = xlogmem.PoolMemoryResource(below, maximum_pool_size=65536, chunk_size=65536)
+target = runtime.allocate(nbytes, stream)
+first = runtime.allocate(1000, xlogmem.host, resource=pool)     # the chunk begins with other memory
+staging = runtime.allocate(nbytes, xlogmem.host, resource=pool)
+ctypes.memset(staging.ptr, 1, nbytes)
+with xlogmem.use(stream, read=staging, write=target):
+    driver.cuMemcpyAsync(target.ptr, staging.ptr, nbytes, stream.handle)
+if wrong:
+    ctypes.memset(staging.ptr, 2, nbytes)
+staging.free()
+first.free()
+whole = runtime.allocate(65536, stream, resource=pool)          # behind the copy
+with xlogmem.use(stream, write=whole):
+    driver.cuMemsetD8Async(whole.ptr, 3, 65536, stream.handle)
+with xlogmem.use(xlogmem.host, read=whole):
+    assert ctypes.string_at(whole.ptr, 1) == bytes([3])
+with xlogmem.use(stream, write=whole):
+    driver.cuMemsetD8Async(whole.ptr, 4, 65536, stream.handle)
+whole.free()
+first = runtime.allocate(1000, stream, resource=pool)
+piece = runtime.allocate(nbytes, stream, resource=pool)
+with xlogmem.use(stream, write=piece):
+    driver.cuMemsetD8Async(piece.ptr, 5, nbytes, stream.handle)
+with xlogmem.use(stream, read=piece, write=target):
+    driver.cuMemcpyAsync(target.ptr, piece.ptr, nbytes, stream.handle)
+piece.free()
+stream.synchronize()
+"""
+
+
+@pytest.mark.parametrize("below", ["PinnedMemoryResource", "ManagedMemoryResource"])
+@pytest.mark.parametrize("nbytes", [512, 4096, 10000])
+def test_pieces_of_a_pool_that_the_device_writes_again(checked, below, nbytes):
+    """They begin anywhere in a page; the next owner's work, and the device's own, is no change of the host's."""
+    done = checked(PIECES, below, str(nbytes))
+    assert (done.returncode, done.findings) == (0, []), done.stderr
+    done = checked(PIECES, below, str(nbytes), "wrong")
+    assert done.pairs == [("read/write", True)], done.stderr
+
+
 KERNEL = '''
 ptx = b""".version 8.0
 .target sm_80
