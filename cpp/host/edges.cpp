@@ -21,7 +21,8 @@ bool meet(Window one, Window other) { return one.begin < other.end && other.begi
 
 void Edges::add(const HostUse& use, u64 begin, u64 end) {
     Window bytes{begin, end};
-    bool written = std::any_of(writes_.begin(), writes_.end(), [&](const Write& one) { return meet(one.block, bytes); });
+    bool written =
+        std::any_of(writes_.begin(), writes_.end(), [&](const Write& one) { return meet(one.block, bytes); });
     if (begin >= end || written) return;
     u64 hash = hash_of(bytes);
     for (Edge& one : edges_) {

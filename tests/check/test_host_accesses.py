@@ -259,7 +259,7 @@ stream.synchronize()
 @pytest.mark.parametrize("below", ["PinnedMemoryResource", "ManagedMemoryResource"])
 @pytest.mark.parametrize("nbytes", [512, 4096, 10000])
 def test_pieces_of_a_pool_that_the_device_writes_again(checked, below, nbytes):
-    """They begin anywhere in a page; the next owner's work, and the device's own, is no change of the host's."""
+    """They begin anywhere in a page; what the device does, also for the next owner, does not count as the host's."""
     done = checked(PIECES, below, str(nbytes))
     assert (done.returncode, done.findings) == (0, []), done.stderr
     done = checked(PIECES, below, str(nbytes), "wrong")

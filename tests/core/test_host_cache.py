@@ -35,7 +35,8 @@ class Pairs:
         self.target = x.alloc(x.S, NBYTES)
 
     def new_pool(self, maximum: int | None = None, **options: Any) -> PoolMemoryResource:
-        return PoolMemoryResource(PinnedMemoryResource(), maximum_pool_size=maximum, **{"chunk_size": NBYTES, **options})
+        return PoolMemoryResource(PinnedMemoryResource(), maximum_pool_size=maximum,
+                                  **{"chunk_size": NBYTES, **options})
 
     def allocate(self, pool: PoolMemoryResource | None = None, nbytes: int = NBYTES, where: Any = host) -> DeviceBlock:
         return self.x.runtime.allocate(nbytes, where, resource=pool or self.pool)
@@ -241,7 +242,7 @@ def test_a_history_has_the_pairs(p):
 
 
 def test_tags_are_kept(p):
-    """A block with a tag is no local one."""
+    """A cache has no blocks with tags."""
     p.pairs(3)
     block = p.x.runtime.allocate(NBYTES, host, resource=p.pool, tag="staging")
     assert block.tag == "staging"

@@ -59,7 +59,8 @@ cdef cy.CUstream parse(object what) except? <cy.CUstream>-1:
     value = value_of(what)
     if type(what) is Host:
         raise TypeError("xlogmem.host is not a CUDA stream: give it to use(), for what the program itself does to "
-                        "memory, and to allocate() and empty(), with a resource whose memory the host reaches")
+                        "memory; to allocate() and empty(), with a resource whose memory the host reaches; and to "
+                        "fill(), and to copies from and to objects of the host, of a Buffer in such memory")
     if value is None:
         raise TypeError(f"{in_words(what)} is not a CUDA stream: give a Stream, an int, or an object with "
                         "__cuda_stream__ (CuPy, Numba, PyTorch, RMM, cuda.core, cuda.bindings)")

@@ -282,7 +282,7 @@ cdef int acquire_host(object host, ArrayLayout layout, Py_buffer* view, int flag
         layout.refuse_other(dtype_of(dtype), tuple(shape))
     try:
         PyObject_GetBuffer(host, view, PyBUF_C_CONTIGUOUS | flags)
-    except BufferError as error:
+    except (BufferError, ValueError) as error:          # NumPy raises the latter where an array is read-only
         raise ValueError(f"the host memory cannot be used: {error}") from None
     if <size_t>view.len != layout.nbytes():
         length = view.len

@@ -54,10 +54,26 @@ class Gate:
         stack.callback(self.close)
         self.work()                                     # and loads what the driver loads on first use
         world.synchronize()
+        asyncio.run(self.make_lanes())
 
     def work(self) -> None:
         with xlogmem.use(self.stream, write=self.blocks):
             check(cuda.cuMemsetD8Async(self.blocks[0].ptr, 1, NBYTES, self.stream.handle))
+
+    async def make_lanes(self) -> None:
+        """Await all blocks once.  The driver may block while a stream is made until the work on the device is complete,
+        so another thread ends that here."""
+        context = check(cuda.cuCtxGetCurrent())
+
+        def end() -> None:
+            check(cuda.cuCtxSetCurrent(context))
+            time.sleep(SUSPENDED)
+            self.open()
+
+        self.queue()
+        ended = asyncio.get_running_loop().run_in_executor(None, end)
+        await asyncio.gather(*(of(block) for block in self.blocks))
+        await ended
 
     def queue(self) -> None:
         self.opened = 0
