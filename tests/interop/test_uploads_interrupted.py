@@ -1,4 +1,4 @@
-"""Uploads of a process that is interrupted, forks, ends or loses the device meanwhile: nothing is lost or hangs."""
+"""Uploads and maps of a process that is interrupted, forks, ends or loses the device: nothing is lost, or hangs."""
 from __future__ import annotations
 
 import pytest
@@ -67,6 +67,31 @@ check(buffer)
 assert left() == (0, 0), left()
 print("done")
 """
+MAPPED = START + """
+pool = xlogmem.PoolMemoryResource(xlogmem.PinnedMemoryResource())
+staging = state.empty(1 << 20, "uint8", xlogmem.host, resource=pool)
+with staging.map(write=True) as mapped:
+    mapped[:] = 1
+    child = os.fork()
+    if child == 0:
+        for refused in (lambda: staging.map().__enter__(), lambda: staging.fill(3, xlogmem.host),
+                        lambda: xlogmem.use(xlogmem.host, read=staging).preflight()):
+            try:
+                refused()
+            except (xlogmem.DriverError, xlogmem.StreamMisuseError) as error:
+                assert "forked" in str(error), error
+            else:
+                os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    mapped[0] = 2
+assert staging.to_numpy(xlogmem.host)[:2].tolist() == [2, 1]
+del mapped
+staging.release()
+runtime.reap_pending()
+assert (runtime.live_bytes, pool.statistics()["used_bytes"]) == (0, 0)
+print("done")
+"""
 ENDING = START + """
 kept = [state.upload(array, stream), state.upload(array, stream).download(stream),
         runtime.allocate(64, xlogmem.host, resource=runtime.resources[1])]
@@ -89,8 +114,8 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("program", [INTERRUPTED, FORKED, ENDING, LOST],
-                         ids=["interrupted", "forked", "ending", "lost"])
+@pytest.mark.parametrize("program", [INTERRUPTED, FORKED, MAPPED, ENDING, LOST],
+                         ids=["interrupted", "forked", "mapped", "ending", "lost"])
 def test_a_process_that_uploads(program):
     run = python("-W", "ignore::DeprecationWarning", "-c", program, XLOGMEM_SIMULATE="1", XLOGMEM_SIM="quiet")
     assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")
