@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ordering_model.rules import HostRules, Rules, switches
+from ordering_model.rules import GraphRules, HostRules, Rules, switches
 from ordering_model.search import ALL_CONFIGURATIONS, play_many
 from places import ROOT
 
 HERE = Path(__file__).parent
 RULE = r"^\*\*([a-z-]+)\.\*\*"
-RULES, HOST_RULES = Rules(policy="mixed"), HostRules(policy="mixed")
+RULES, HOST_RULES, GRAPH_RULES = Rules(policy="mixed"), HostRules(policy="mixed"), GraphRules(policy="mixed")
 # Where each defect is found: the configuration, the number of programs that it took, and the first seed if not 0.
 FOUND: dict[str, tuple] = {
     "position_after_work": ("plain", 1),
@@ -54,15 +54,28 @@ FOUND: dict[str, tuple] = {
     "host_first_is_idle": ("host", 7),
     "host_free_keeps_frontier": ("host", 1),
     "host_poll_reads_fence": ("host", 57),
+    "graph_own_time": ("graph", 1),
+    "graph_edges": ("graph", 1),
+    "graph_joins": ("graph", 1),
+    "graph_launch_reads": ("graph", 6),
+    "graph_launch_writes": ("graph", 3),
+    "graph_holds": ("graph", 3),
+    "graph_memory_is_ordered": ("graph", 1),
+    "graph_foreign_is_opaque": ("graph", 1),
 }
 # Random programs do not reach these: they have counterexamples alone.
 UNREACHED = {"fence_pinned", "late_record_files"}
-SWITCHES = {**switches(Rules), **switches(HostRules)}
+SWITCHES = {**switches(Rules), **switches(HostRules), **switches(GraphRules)}
+
+
+def rules_of(configuration: str) -> Rules:
+    kinds = {"host": HOST_RULES, "graph": GRAPH_RULES}
+    return kinds.get(configuration.partition("-")[0], RULES)
 
 
 @pytest.mark.parametrize("name", ALL_CONFIGURATIONS)
 def test_the_rules_hold_in_random_programs(name):
-    played = play_many(name, HOST_RULES if name.startswith("host") else RULES, 12)
+    played = play_many(name, rules_of(name), 12)
     assert played.first == ""
     assert played.operations > 1000
     assert played.waits > 100
@@ -71,7 +84,7 @@ def test_the_rules_hold_in_random_programs(name):
 @pytest.mark.parametrize("switch", FOUND)
 def test_each_defect_is_found(switch):
     configuration, after, *seed = FOUND[switch]
-    rules = HOST_RULES if configuration.startswith("host") else RULES
+    rules = rules_of(configuration)
     played = play_many(configuration, replace(rules, **{switch: False}), 2 * after + 10, *seed, stop_at_first=True)
     assert played.first, f"not found in {played.programs} programs"
 
@@ -102,6 +115,7 @@ def fuzz(*arguments):
 
 @pytest.mark.parametrize(("arguments", "status", "printed"), [
     (["--programs", "1", "--host"], 0, "host-everything    1 programs"),
+    (["--programs", "1", "--graphs"], 0, "graph-threads      1 programs"),
     (["--programs", "1", "--configuration", "plain"], 0, "0 violations"),
     (["--programs", "10", "--configuration", "plain", "--defect", "position_after_work"], 1, "release"),
     (["--configuration", "plain", "--trace"], 0, "wait S"),

@@ -126,6 +126,20 @@ class HostRules(Rules):
     host_poll_reads_fence: bool = switch("poll-completes", "a poll raises the clock to the newest position")
 
 
+@dataclass(frozen=True)
+class GraphRules(HostRules):
+    """The rules of captures and of launches of graphs."""
+
+    graph_own_time: bool = switch("graph-time", "clocks of outside count inside a capture")
+    graph_edges: bool = switch("graph-edges", "a use inside a capture waits for no other")
+    graph_joins: bool = switch("graph-joins", "the end leaves streams of the capture out")
+    graph_launch_reads: bool = switch("graph-is-a-use", "a launch does not name what the graph reads")
+    graph_launch_writes: bool = switch("graph-is-a-use", "a launch reads what the graph writes")
+    graph_holds: bool = switch("graph-holds", "a block of a graph is freed before the graph is closed")
+    graph_memory_is_ordered: bool = switch("graph-memory", "memory is allocated inside again without an edge")
+    graph_foreign_is_opaque: bool = switch("graph-foreign", "work that another library captures is not expected")
+
+
 def switches(rules: type[Rules]) -> dict[str, str]:
     """The switches that this class adds to its base class, and the rule that each names."""
     of_base = {known.name for base in rules.__mro__[1:] if issubclass(base, Rules) for known in fields(base)}

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ordering_model.actions import Configuration
+from ordering_model.graph_side import GRAPH_CONFIGURATIONS, GraphProgram
 from ordering_model.host_side import HOST_CONFIGURATIONS, HostProgram
 from ordering_model.programs import CONFIGURATIONS, Program
-from ordering_model.rules import HostRules, Rules
+from ordering_model.rules import GraphRules, HostRules, Rules
 
-ALL_CONFIGURATIONS = {**CONFIGURATIONS, **HOST_CONFIGURATIONS}
+ALL_CONFIGURATIONS = {**CONFIGURATIONS, **HOST_CONFIGURATIONS, **GRAPH_CONFIGURATIONS}
 
 
 @dataclass
@@ -24,12 +25,14 @@ class Played:
 
 
 def configurations_of(rules: Rules) -> dict[str, Configuration]:
+    if isinstance(rules, GraphRules):
+        return GRAPH_CONFIGURATIONS
     return HOST_CONFIGURATIONS if isinstance(rules, HostRules) else CONFIGURATIONS
 
 
 def program(name: str, rules: Rules, seed: int, tracing: bool = False) -> Program:
     """A program of the named configuration, which is to be played."""
-    kind = HostProgram if isinstance(rules, HostRules) else Program
+    kind = GraphProgram if isinstance(rules, GraphRules) else HostProgram if isinstance(rules, HostRules) else Program
     return kind(seed, rules, ALL_CONFIGURATIONS[name], tracing)
 
 
