@@ -51,8 +51,8 @@ cdef class SystemMemoryResource(DeviceMemoryResource):
 
     The driver knows nothing of such memory.  A copy from it (``cuMemcpyAsync``) may read it in the call, before what
     the stream has queued: a program that calls the driver itself does so inside
-    ``with xlogmem.use(xlogmem.host, read=...)``, or copies with a kernel.  Copies and fills of a `Buffer` wait for the
-    stream before, and `Buffer.upload` for the work that writes the array.
+    ``with xlogmem.use(xlogmem.host, read=...)``, or copies with a kernel.  Before copies and fills of a `Buffer` the
+    host waits for the stream, and before `upload` for the work that writes the array.
 
     References
     ----------
