@@ -6,6 +6,7 @@ import ctypes
 
 import numpy
 import pytest
+from arrays import Array
 from cuda.bindings import driver as cuda
 from four_streams import READ, Capture, nothing_happens
 from other_threads import Beside
@@ -17,10 +18,12 @@ from xlogmem import (
     DriverError,
     GuardResourceAdaptor,
     OutOfDeviceMemoryError,
+    PinnedMemoryResource,
     PoolMemoryResource,
     StreamMisuseError,
     SystemMemoryResource,
     _driver,
+    from_cuda_array,
     host,
     use,
 )
@@ -186,6 +189,56 @@ def test_ordinary_memory_of_others_is_refused_as_before(program):
     p = program()
     with pytest.raises(TypeError, match="is host memory that is not page-locked"):
         use(p.x.S, read=numpy.zeros(3)).preflight()
+
+
+@pytest.mark.parametrize("imported", [False, True])
+@pytest.mark.parametrize(("how", "seen"), [
+    ("copy_from", 5), ("upload", 5), ("reversed", 5), ("by the host", 5), ("buffer", 5), ("to_numpy", 5),
+    ("copy_to", 7), ("into the buffer", 7), ("fill", 9)])
+def test_ordinary_memory_of_others_that_was_adopted(four, kernels, imported, how, seen):
+    """Copies come after the kernel on it, and fills too, as on memory of the resource."""
+    x = four()
+    x.driver.set_policy("min")
+    state = DeviceState(x.runtime)
+    array = numpy.ones(COUNT, numpy.uint32)
+    shown = from_cuda_array(Array(data=(array.ctypes.data, False), shape=(COUNT,), typestr="<u4"), state=state)
+    block = shown if imported else x.runtime.adopt(array.ctypes.data, NBYTES)
+    device = state.full(COUNT, 7, "uint32", x.S)
+    x.runtime.synchronize()
+    with use(x.T, read_write=block):
+        kernels.add(x.T.handle, array.ctypes.data, 4, COUNT)
+    if how == "copy_from":
+        device.copy_from(array, x.U)
+    elif how == "upload":
+        device = state.upload(array, x.U)
+    elif how == "reversed":
+        device = state.from_numpy(array[::-1], x.U)
+    elif how == "by the host":
+        device = state.empty(COUNT, "uint32", host, resource=PinnedMemoryResource())
+        device.copy_from(array, host)
+    elif how == "buffer":
+        device.copy_from(shown, x.U)
+    elif how == "to_numpy":
+        device = state.from_numpy(shown.to_numpy(x.U))
+    elif how == "copy_to":
+        device.copy_to(array, x.U)
+    elif how == "into the buffer":
+        shown.copy_from(device, x.U)
+    else:
+        shown.fill(9, x.U)
+    result = device.to_numpy() if seen == 5 else array
+    check(cuda.cuCtxSynchronize())
+    assert set(result) == {seen}
+
+
+def test_adopted_ranges_of_ordinary_memory_meet(four):
+    x = four()
+    array = numpy.zeros(5 * 4096, "uint8")
+    for first, last in ((0, 4096), (3 * 4096, 4 * 4096), (4096 - 1, 2 * 4096), (0, 5 * 4096), (17, 18)):
+        x.runtime.adopt(array.ctypes.data + first, last - first).free()
+    device = DeviceState(x.runtime)
+    made = device.from_numpy(array[4 * 4096:], x.S)
+    assert made.tolist() == [0] * 4096
 
 
 @pytest.mark.parametrize("dropped", [False, True])

@@ -130,6 +130,8 @@ cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, M
     memory.allocated = size - (ptr - start)
     if kind == 0 and not managed:
         memory.kind = HOST_MEMORY if may_be_pageable(device, ptr) else NO_MEMORY
+        if memory.kind == HOST_MEMORY:
+            system_adopt(ptr, nbytes)
     elif 0 < size < ptr - start + nbytes:
         memory.kind = BEYOND_MEMORY
     elif managed:

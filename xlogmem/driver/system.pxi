@@ -1,5 +1,6 @@
 # Ordinary memory of the host that devices reach at its address: with heterogeneous memory management (HMM), or by
-# address translation (ATS).  The driver knows nothing of such memory, so what xlogmem has allocated is looked up here.
+# address translation (ATS).  The driver knows nothing of such memory, so what xlogmem has allocated, or adopted, is
+# looked up here.
 #
 # The driver may read such memory in the call that copies it, before what the stream has queued: a caller that copies
 # waits for the stream first.
@@ -25,9 +26,10 @@ cdef struct SystemRange:
 
 
 cdef cppclass SystemMemory:
-    atomic[uint64_t] count      # of `ranges`; read without the lock
+    atomic[uint64_t] count      # of all ranges; read without the lock
     mutex lock                  # a leaf
-    vector[SystemRange] ranges  # by address
+    vector[SystemRange] ranges  # allocated here; by address
+    vector[SystemRange] adopted # of others; by address.  They stay when the memory has ended: a copy then waits once more
 
 cdef SystemMemory* system_memory = make_new[SystemMemory]()        # never destroyed: blocks may outlive the interpreter
 take_at_forks(&system_memory.lock, LEAF_LOCK)
@@ -36,19 +38,13 @@ take_at_forks(&system_memory.lock, LEAF_LOCK)
 cdef int system_allocate(size_t nbytes, uint64_t* ptr, Failure* failure) noexcept nogil:
     cdef void* memory = NULL
     cdef SystemRange made
-    cdef size_t i
     if posix_memalign(&memory, SYSTEM_PAGE if nbytes >= <size_t>SYSTEM_PAGE else SYSTEM_ALIGNMENT, nbytes):
         snprintf(failure.text, sizeof(failure.text), "the host has no %llu bytes", <unsigned long long>nbytes)
         return fail_resource(failure, cy.CUDA_ERROR_OUT_OF_MEMORY)
     ptr[0] = made.first = <uint64_t>memory
     made.last = made.first + nbytes - 1
     system_memory.lock.lock()
-    system_memory.ranges.push_back(made)
-    i = system_memory.ranges.size() - 1
-    while i > 0 and system_memory.ranges[i - 1].first > made.first:
-        system_memory.ranges[i] = system_memory.ranges[i - 1]
-        i -= 1
-    system_memory.ranges[i] = made
+    insert_range(&system_memory.ranges, made)
     system_memory.count.fetch_add(1)
     system_memory.lock.unlock()
     return 0
@@ -57,36 +53,72 @@ cdef int system_allocate(size_t nbytes, uint64_t* ptr, Failure* failure) noexcep
 cdef void system_free(uint64_t ptr) noexcept nogil:
     cdef size_t i
     system_memory.lock.lock()
-    i = system_ranges_up_to_locked(ptr)
+    i = ranges_up_to(&system_memory.ranges, ptr)
     if i > 0 and system_memory.ranges[i - 1].first == ptr:
-        while i < system_memory.ranges.size():
-            system_memory.ranges[i - 1] = system_memory.ranges[i]
-            i += 1
-        system_memory.ranges.pop_back()
+        remove_range(&system_memory.ranges, i - 1)
         system_memory.count.fetch_sub(1)
     system_memory.lock.unlock()
     free(<void*>ptr)                                    # afterwards: another thread may get the address at once
 
 
-cdef bint is_system_memory(uint64_t ptr) noexcept nogil:
-    """True if the address is in memory of `system_allocate`."""
-    cdef bint found
+cdef void system_adopt(uint64_t ptr, size_t nbytes) noexcept nogil:
+    """Note ordinary memory of others, which a block is about to have."""
+    cdef SystemRange made
+    cdef SystemRange* known
     cdef size_t i
+    made.first, made.last = ptr, ptr + nbytes - 1
+    system_memory.lock.lock()
+    i = ranges_up_to(&system_memory.adopted, made.last)
+    while i > 0 and system_memory.adopted[i - 1].last >= made.first:    # one range in place of those that it meets
+        known = &system_memory.adopted[i - 1]
+        made.first = known.first if known.first < made.first else made.first
+        made.last = known.last if known.last > made.last else made.last
+        remove_range(&system_memory.adopted, i - 1)
+        system_memory.count.fetch_sub(1)
+        i -= 1
+    insert_range(&system_memory.adopted, made)
+    system_memory.count.fetch_add(1)
+    system_memory.lock.unlock()
+
+
+cdef bint is_system_memory(uint64_t ptr) noexcept nogil:
+    """True if the address is in memory of `system_allocate` or `system_adopt`."""
+    cdef bint found
     if system_memory.count.load() == 0:
         return False
     system_memory.lock.lock()
-    i = system_ranges_up_to_locked(ptr)
-    found = i > 0 and ptr <= system_memory.ranges[i - 1].last
+    found = is_in_ranges(&system_memory.ranges, ptr) or is_in_ranges(&system_memory.adopted, ptr)
     system_memory.lock.unlock()
     return found
 
 
-cdef size_t system_ranges_up_to_locked(uint64_t ptr) noexcept nogil:
+cdef void insert_range(vector[SystemRange]* ranges, SystemRange made) noexcept nogil:
+    cdef size_t i = ranges.size()
+    ranges.push_back(made)
+    while i > 0 and ranges[0][i - 1].first > made.first:
+        ranges[0][i] = ranges[0][i - 1]
+        i -= 1
+    ranges[0][i] = made
+
+
+cdef void remove_range(vector[SystemRange]* ranges, size_t place) noexcept nogil:
+    cdef size_t i
+    for i in range(place + 1, ranges.size()):
+        ranges[0][i - 1] = ranges[0][i]
+    ranges.pop_back()
+
+
+cdef bint is_in_ranges(vector[SystemRange]* ranges, uint64_t ptr) noexcept nogil:
+    cdef size_t i = ranges_up_to(ranges, ptr)
+    return i > 0 and ptr <= ranges[0][i - 1].last
+
+
+cdef size_t ranges_up_to(vector[SystemRange]* ranges, uint64_t ptr) noexcept nogil:
     """The number of ranges that begin at the address or before."""
-    cdef size_t low = 0, high = system_memory.ranges.size(), middle
+    cdef size_t low = 0, high = ranges.size(), middle
     while low < high:
         middle = (low + high) // 2
-        if system_memory.ranges[middle].first <= ptr:
+        if ranges[0][middle].first <= ptr:
             low = middle + 1
         else:
             high = middle
