@@ -29,7 +29,7 @@ cdef cppclass SystemMemory:
     atomic[uint64_t] count      # of all ranges; read without the lock
     mutex lock                  # a leaf
     vector[SystemRange] ranges  # allocated here; by address
-    vector[SystemRange] adopted     # of others; by address.  They stay when the memory has ended: a copy waits once more
+    vector[SystemRange] adopted  # of others; by address.  They stay when the memory has ended: then a copy waits, too
 
 cdef SystemMemory* system_memory = make_new[SystemMemory]()        # never destroyed: blocks may outlive the interpreter
 take_at_forks(&system_memory.lock, LEAF_LOCK)
