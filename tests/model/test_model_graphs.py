@@ -3,10 +3,12 @@ from __future__ import annotations
 
 import pytest
 from model_bench import Bench, needs
+from ordering_model.driver import Op
 from ordering_model.frontiers import Block, State
 from ordering_model.graphs import Graph, Nodes, Session
 from ordering_model.rules import READ, WRITE, GraphRules, StreamMisuse, UseAfterFree, run
 from ordering_model.streams import Stream
+from ordering_model.windows import Window
 
 RULES = GraphRules()
 
@@ -19,29 +21,26 @@ class Capture:
         self.memory = x.allocate(x.S, 2)
         self.session = Session(x.core, self.nodes, x.S, self.memory, foreign)
 
-    def use(self, stream: Stream, *uses: tuple[Block, str]):
-        window = self.session.prepare(stream, list(uses))
+    def use(self, stream: Stream, *uses: tuple[Block, str]) -> Op:
+        return self.finish(self.session.prepare(stream, list(uses)))
+
+    def use_memory(self, stream: Stream, block: Block) -> Op:
+        """Of the graph."""
+        return self.finish(self.session.prepare_memory(stream, block))
+
+    def finish(self, window: Window) -> Op:
         op = self.nodes.launch(window.stream.handle, "use")
         self.session.finish(window)
         return op
 
-    def use_inside(self, block: Block, stream: Stream):
-        """Of memory of the graph."""
-        core = self.session.core
-        window = run(core.prepare(self.session.join(stream), [(block, WRITE)]))
-        op = self.nodes.launch(window.stream.handle, "use")
-        run(core.finish(window))
-        return op
-
-    def is_ordered(self, op, stream: Stream) -> bool:
+    def is_ordered(self, op: Op, stream: Stream) -> bool:
         return self.nodes.is_before_later_work(op, self.session.inside[stream].handle)
 
 
-def launch(x: Bench, graph: Graph, stream: Stream):
+def launch(x: Bench, graph: Graph, stream: Stream) -> Op:
     window = run(x.core.prepare_launch(graph, stream))
     op = x.work(stream, "graph")
     run(x.core.finish(window))
-    graph.launches -= 1
     return op
 
 
@@ -103,7 +102,7 @@ def test_memory_of_the_graph_is_allocated_again_after_its_uses(rules):
     capture = Capture(x)
     capture.session.join(x.T)
     first = capture.session.allocate(2, x.T)
-    op = capture.use_inside(first, x.T)
+    op = capture.use_memory(x.T, first)
     run(capture.session.core.free(first))
     capture.session.allocate(2, x.S)
     return capture.is_ordered(op, x.S)
@@ -220,7 +219,6 @@ def test_a_graph_is_not_closed_inside_a_launch_nor_launched_afterwards():
     with pytest.raises(StreamMisuse, match="being launched"):
         run(x.core.close_graph(graph))
     run(x.core.cancel(window))
-    graph.launches -= 1
     run(x.core.close_graph(graph))
     with pytest.raises(StreamMisuse, match="the graph is closed"):
         run(x.core.prepare_launch(graph, x.T))

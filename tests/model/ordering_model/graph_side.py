@@ -77,7 +77,6 @@ class GraphProgram(HostProgram):
         self.core = GraphCore(self.oracle, rules)
         self.host_accesses = []
         self.graphs: list[Captured] = []
-        self.graph_of: dict[Launch, Captured] = {}
 
     # ------------------------------------------------------------------------------------ captures
     def capture_graph(self) -> Operation[None]:
@@ -130,12 +129,11 @@ class GraphProgram(HostProgram):
             return
         assert block.stream is not None
         capture.node(block.stream, "fill inside", [(block, WRITE)])
-        core = capture.session.core
-        window = run(core.prepare(capture.session.join(user), [(block, READ_WRITE)]))
+        window = capture.session.prepare_memory(user, block)
         capture.node(window.stream, "use of memory inside", [(block, READ_WRITE)])
-        run(core.finish(window))
+        capture.session.finish(window)
         if self.random.random() < .7:
-            run(core.free(block))
+            run(capture.session.core.free(block))
 
     # ------------------------------------------------------------------------------------ launches
     def launch_graph(self) -> Operation[None]:
@@ -156,16 +154,7 @@ class GraphProgram(HostProgram):
         for track in tracks:
             if track.block.state in (State.FREEING, State.FREED):
                 self.oracle.report("graph-hold", f"block {track.block.generation} was freed, and its graph is launched")
-        launch = Launch(window, stream, captured.uses, earlier)
-        self.launches.append(launch)
-        self.graph_of[launch] = captured
-
-    def _finish(self, launch: Launch) -> Operation[None]:
-        captured = self.graph_of.get(launch)
-        yield from super()._finish(launch)
-        if captured is not None and launch not in self.launches:
-            captured.graph.launches -= 1
-            del self.graph_of[launch]
+        self.launches.append(Launch(window, stream, captured.uses, earlier))
 
     def close_graph(self) -> Operation[None]:
         idle = [one for one in self.graphs if not one.graph.launches]

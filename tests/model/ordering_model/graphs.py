@@ -100,6 +100,10 @@ class Session:
             self.graph.declare(block, access)
         return run(self.core.prepare(self.join(stream), [(self.shadow(block), access) for block, access in uses]))
 
+    def prepare_memory(self, stream: Stream, block: Block) -> Window:
+        """For a use of memory of the graph (`allocate`)."""
+        return run(self.core.prepare(self.join(stream), [(block, READ_WRITE)]))
+
     def finish(self, window: Window) -> None:
         run(self.core.finish(window))
 
@@ -123,6 +127,10 @@ class LaunchUses(list[tuple[Block, str]]):
 class GraphCore(HostCore):
     rules: GraphRules
 
+    def __init__(self, driver: Driver, rules: GraphRules) -> None:
+        super().__init__(driver, rules)
+        self.launched: dict[Window, Graph] = {}     # by the open windows of launches
+
     def merge(self, uses: Uses) -> dict[Block, str]:
         if isinstance(uses, LaunchUses):
             return {block: access for block, access in uses if block.state in (State.LIVE, State.RETIRED)}
@@ -140,10 +148,18 @@ class GraphCore(HostCore):
                 uses.append((block, READ_WRITE if self.rules.graph_launch_writes else READ))
         graph.launches += 1
         try:
-            return (yield from self.prepare(stream, uses))
+            window = yield from self.prepare(stream, uses)
         except BaseException:
             graph.launches -= 1
             raise
+        self.launched[window] = graph
+        return window
+
+    def _close(self, window: Window, filed: bool) -> Operation[None]:
+        graph = self.launched.pop(window, None)
+        if graph is not None:
+            graph.launches -= 1
+        yield from super()._close(window, filed)
 
     def close_graph(self, graph: Graph) -> Operation[None]:
         """Drop the pins; the last one frees what was freed meanwhile, after the launches."""
