@@ -38,7 +38,7 @@ from xlogmem.interop.buffers import Buffer
 from xlogmem.interop.devices import DeviceState, Watch, asarray, empty, from_numpy, get_device_state, upload
 from xlogmem.interop.interchange import from_arrow, from_cuda_array, from_dlpack
 from xlogmem.interop.tokens import BufferToken
-from xlogmem.launch import LaunchRecorder, use
+from xlogmem.launch import Graph, LaunchRecorder, capture, capturing, use
 from xlogmem.resources import (
     AllocationRecord,
     AsyncMemoryResource,
@@ -104,6 +104,7 @@ __all__ = [
     "DriverNotFoundError",
     "Event",
     "ForeignMemoryResource",
+    "Graph",
     "GuardResourceAdaptor",
     "GuardViolation",
     "Host",
@@ -135,6 +136,8 @@ __all__ = [
     "XlogmemError",
     "asarray",
     "can_access_peer",
+    "capture",
+    "capturing",
     "current_stream",
     "devices",
     "disable",

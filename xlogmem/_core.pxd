@@ -141,6 +141,17 @@ cdef struct Found:
     bint adopted                # adopt: a new block was made
 
 
+cdef struct HeldBlock:
+    # By a graph, or by its capture.
+    Block* block
+    uint32_t slot
+    uint64_t generation
+    uint64_t ptr
+    size_t nbytes
+    bint host_accessible
+    size_t home                 # the handle of the stream on which unrecorded work may be queued, by its owner; 0: none
+
+
 cdef struct Range:
     # Memory to adopt.
     uint64_t ptr
@@ -195,6 +206,7 @@ cdef cppclass Window:
     StreamState* stream
     HandBack hand_back
     OnConflict on_conflict
+    bint is_graphs              # a launch of a graph, which holds its blocks: they may be RETIRED
     Untracked untracked         # what its recorder does with memory that no runtime tracks
     bint is_open
     uint32_t discipline_changes     # before it was opened
@@ -465,6 +477,13 @@ cdef void survey_locked(CoreState* core, Survey* survey) noexcept nogil
 cdef bint see_generation_locked(CoreState* core, uint64_t generation, Seen* seen) noexcept nogil
 cdef void tally_tags_locked(CoreState* core, Tally* tally, Figures* figures) noexcept nogil
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
+cdef bint hold_block(CoreState* core, uint32_t slot, uint64_t generation, bint by_graph, HeldBlock* held,
+                     vector[size_t]* streams) noexcept nogil
+cdef int release_block(CoreState* core, HeldBlock* held) except -1 nogil
+cdef void allow_unrecorded_work(CoreState* core, uint32_t slot, StreamState* stream) noexcept nogil
+cdef uint32_t access_of(CoreState* core, uint32_t slot) noexcept nogil
+cdef int order_after_all(CoreState* core, StreamState* stream, StreamState* source, Failure* failure) except -1 nogil
+cdef void end_order(CoreState* core) noexcept nogil
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil

@@ -78,6 +78,7 @@ include "core/allocate.pxi"             # allocation and adoption
 include "core/free.pxi"                 # frees, and where they wait
 include "core/deferred.pxi"             # frees queued by finalizers, and failed frees to retry
 include "core/export.pxi"               # exported memory (DLPack, CAI, Arrow): pins and releases
+include "core/graphs.pxi"               # blocks that a graph holds, and their stand-ins while it is captured
 include "core/host.pxi"                 # accesses by the host: windows that file nothing
 include "core/complete.pxi"             # queries: True if the work on a block is complete
 # Launches that conflict:

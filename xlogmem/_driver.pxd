@@ -84,6 +84,13 @@ cdef int launch_host_function(cy.CUstream stream, void (*function)(void*) noexce
                               Failure* failure) except -1 nogil
 cdef int stream_wait(cy.CUstream stream, cy.CUevent event, Failure* failure) except -1 nogil
 cdef int stream_synchronize(cy.CUstream stream, Failure* failure) except -1 nogil
+cdef int capture_of(cy.CUstream stream, uint64_t* capture, Failure* failure) except -1 nogil
+cdef int begin_capture(cy.CUstream stream, cy.CUstreamCaptureMode mode, Failure* failure) except -1 nogil
+cdef int end_capture(cy.CUstream stream, cy.CUgraph* graph, Failure* failure) except -1 nogil
+cdef int graph_instantiate(cy.CUgraph graph, cy.CUgraphExec* executable, Failure* failure) except -1 nogil
+cdef int graph_destroy(cy.CUgraph graph, Failure* failure) except -1 nogil
+cdef int executable_destroy(cy.CUgraphExec executable, Failure* failure) except -1 nogil
+cdef int graph_launch(cy.CUgraphExec executable, cy.CUstream stream, Failure* failure) except -1 nogil
 cdef int memory_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil
 cdef int memory_free(cy.CUdeviceptr ptr, Failure* failure) except -1 nogil
 cdef int managed_allocate(size_t nbytes, cy.CUdeviceptr* ptr, Failure* failure) except -1 nogil

@@ -42,4 +42,5 @@ include "driver/memory.pxi"    # allocation, frees, pointer attributes, copies
 include "driver/system.pxi"    # ordinary memory of the host, which some devices reach
 include "driver/pools.pxi"     # memory pools of the driver
 include "driver/peers.pxi"     # peer access between devices
+include "driver/graphs.pxi"     # captures, executable graphs
 include "driver/kernels.pxi"   # loading and launching xlogmem's own kernels

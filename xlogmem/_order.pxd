@@ -6,7 +6,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from xlogmem._base.cpp cimport atomic, counter, flag, peek, poke, unlikely, vector
 from xlogmem._base.failures cimport Failure, FailureKind
 from xlogmem._base.locks cimport mutex
-from xlogmem._driver cimport Context, EventPool, Scope, stream_is_capturing
+from xlogmem._driver cimport Context, EventPool, Scope, capture_of, stream_is_capturing
 from xlogmem.observe._history cimport EventKind
 
 cdef enum Discipline:
@@ -125,6 +125,7 @@ cdef cppclass OrderState:
     void* cached_pool           # whose memory streams have, and which says how much
     size_t caches_open
     atomic[size_t] cache_room   # bytes that each may have
+    uint64_t capture            # of a graph that the order is of: its id; 0: it is of work that runs
     void* listed                # for the waits of other runtimes, see order/context.pxi; NULL: not in the list
 
 
@@ -189,12 +190,25 @@ cdef inline int leave_stream(StreamState* stream, Scope* scope, int failed, Fail
     return leave_remote(stream, scope, failed, failure) if unlikely(stream.remote) else failed
 
 
-cdef inline int stream_captures(StreamState* stream, bint* capturing, Failure* failure) except -1 nogil:
-    """Whether a graph is captured on a stream, on whichever device."""
+cdef inline int captures_another(OrderState* order, cy.CUstream handle, bint* capturing,
+                                 Failure* failure) except -1 nogil:
+    """Query whether a graph is captured on the stream with this handle, unless the order is the one of that capture.
+    In such an order a stream that takes no part counts as capturing, too."""
+    cdef uint64_t capture = 0
+    if not unlikely(order.capture != 0):
+        return stream_is_capturing(handle, capturing, failure)
+    cdef int failed = capture_of(handle, &capture, failure)
+    capturing[0] = capture != order.capture
+    return failed
+
+
+cdef inline int stream_captures(OrderState* order, StreamState* stream, bint* capturing,
+                                Failure* failure) except -1 nogil:
+    """Whether a graph is captured on a stream, on whichever device: see `captures_another`."""
     cdef Scope scope
     if enter_stream(stream, &scope, failure):
         return 1
-    return leave_stream(stream, &scope, stream_is_capturing(stream.handle, capturing, failure), failure)
+    return leave_stream(stream, &scope, captures_another(order, stream.handle, capturing, failure), failure)
 
 
 # Names that end in _locked and _unlocks: see _core.pxd.  The context is current where the lock is dropped.

@@ -11,7 +11,7 @@ called once on entry and once on exit, both times with the GIL where nothing has
 from cpython.ref cimport PyObject
 
 
-__all__ = ["LaunchRecorder", "use"]
+__all__ = ["Graph", "LaunchRecorder", "capture", "capturing", "use"]
 
 cdef enum:
     READ_ACCESS = 1                         # CU_MEM_ACCESS_FLAGS_PROT_READ
@@ -31,5 +31,7 @@ include "launch/arguments.pxi"  # from arguments to block identities
 include "launch/untracked.pxi"  # policies for untracked memory
 include "launch/elsewhere.pxi"  # launches with blocks of several devices
 include "launch/with.pxi"       # `with` without method objects
+include "launch/captures.pxi"   # captures of graphs: a core of its own for each
+include "launch/graphs.pxi"     # graphs that hold their memory
 include "launch/use.pxi"        # `use`, and its choice of a runtime
 include "launch/quick.pxi"      # fast path of `use` for the common arguments

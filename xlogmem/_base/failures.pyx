@@ -36,8 +36,8 @@ FORKED = FORKED_TEXT.decode() + START_WORKERS
 
 # The end of a message, after the sentence and the caller's task: the reason, or advice.
 cdef dict ADVICE = {
-    STREAM_IS_CAPTURING: ". Put `use` around the launch of the graph, not around what is captured, or end the capture "
-                         "first",
+    STREAM_IS_CAPTURING: ". Put `use` around the launch of the graph, or capture with xlogmem.capture(stream), in "
+                         "which uses are captured too, or end the capture first",
     SOURCE_IS_CAPTURING: ": an event recorded there would belong to the graph. End that capture first",
     STREAM_IS_DEAD: ": register it again",
     STREAM_IS_GONE: ". Pass its handle to unregister_stream() of the runtime, then make this call again, on a stream "

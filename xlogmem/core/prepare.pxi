@@ -13,8 +13,14 @@ from xlogmem._base.failures cimport (
     fail_gone,
     fail_stream,
 )
-from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context, stream_is_capturing
-from xlogmem._order cimport ALLOCATED, order_all_unlocks, refuse_capturing_sources_unlocks, stream_captures
+from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context
+from xlogmem._order cimport (
+    ALLOCATED,
+    captures_another,
+    order_all_unlocks,
+    refuse_capturing_sources_unlocks,
+    stream_captures,
+)
 
 
 # ---------------------------------------------------------------------------------------------- windows in reserve
@@ -38,6 +44,7 @@ cdef Window* take_window(CoreState* core) noexcept nogil:
 cdef void return_window(CoreState* core, Window* window) noexcept nogil:
     """Return a window to the reserve, or delete it."""
     check(not window.is_open and not window.is_waiting, "a window that is returned is closed")
+    window.is_graphs = False
     core.windows_lock.lock()
     if core.spare_windows.size() < RESERVE:
         core.spare_windows.push_back(window)
@@ -57,7 +64,7 @@ cdef int refuse_stream(CoreState* core, StreamState* stream, Failure* failure) e
     cdef bint capturing = False
     if not stream.alive:
         return fail_stream(failure, STREAM_IS_DEAD, stream.number)
-    if stream_captures(stream, &capturing, failure):
+    if stream_captures(core.order, stream, &capturing, failure):
         return fail_gone(failure, <uint64_t>stream.handle)
     if capturing:
         return fail_stream(failure, STREAM_IS_CAPTURING, stream.number)
@@ -89,6 +96,8 @@ cdef int merge_and_validate_locked(CoreState* core, Window* window, uint64_t ope
     for i in range(window.requests.size()):
         request = &window.requests[i]
         block = find_live_locked(core, request.slot, request.generation)
+        if block == NULL and window.is_graphs:
+            block = find_pinned_locked(core, request.slot, request.generation)
         if block == NULL:
             return fail_block(failure, BLOCK_IS_STALE, request.generation, i + 1)
         if block.operation == operation:
@@ -146,7 +155,7 @@ cdef bint prepare_plainly(CoreState* core, Window* window) except -1 nogil:
     cdef bint capturing = False, plain
     cdef Failure ignored
     if (not <bint>window.stream.alive or <size_t>window.stream.handle <= PER_THREAD
-            or stream_is_capturing(window.stream.handle, &capturing, &ignored) or capturing):
+            or captures_another(core.order, window.stream.handle, &capturing, &ignored) or capturing):
         return False
     core.order.lock.lock()
     plain = <bint>window.stream.alive and open_plain_uses_locked(core, window)

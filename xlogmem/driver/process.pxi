@@ -21,6 +21,9 @@ BUILD = XLOGMEM_BUILD_NAME.decode()         # release, debug, asan or tsan; see 
 
 # The calls of hot paths go through the driver's own pointers, without the layers of cuda.bindings.
 ctypedef cy.CUresult (*CaptureQuery)(cy.CUstream stream, cy.CUstreamCaptureStatus* status) noexcept nogil
+ctypedef cy.CUresult (*CaptureInfo)(cy.CUstream stream, cy.CUstreamCaptureStatus* status, unsigned long long* number,
+                                    cy.CUgraph* graph, void* nodes, size_t* count) noexcept nogil
+ctypedef cy.CUresult (*GraphLaunch)(cy.CUgraphExec executable, cy.CUstream stream) noexcept nogil
 ctypedef cy.CUresult (*ContextQuery)(cy.CUcontext* context) noexcept nogil
 ctypedef cy.CUresult (*IdQuery)(cy.CUstream stream, unsigned long long* number) noexcept nogil
 ctypedef cy.CUresult (*ModeExchange)(cy.CUstreamCaptureMode* mode) noexcept nogil
@@ -32,6 +35,8 @@ ctypedef cy.CUresult (*PoolAllocate)(cy.CUdeviceptr* ptr, size_t nbytes, cy.CUme
 ctypedef cy.CUresult (*PoolFree)(cy.CUdeviceptr ptr, cy.CUstream stream) noexcept nogil
 
 cdef CaptureQuery query_capture = NULL
+cdef CaptureInfo get_capture = NULL
+cdef GraphLaunch launch_graph = NULL
 cdef ContextQuery query_context = NULL
 cdef IdQuery query_id = NULL
 cdef ModeExchange exchange_mode = NULL
@@ -144,8 +149,10 @@ cdef int start_driver() except -1:
 
 cdef int find_hot_functions() except -1:
     global query_capture, query_context, query_id, exchange_mode, record_event, query_event, wait_for_event
-    global allocate_from_pool, free_to_pool
+    global allocate_from_pool, free_to_pool, get_capture, launch_graph
     query_capture = <CaptureQuery>driver_function(b"cuStreamIsCapturing")
+    get_capture = <CaptureInfo>driver_function(b"cuStreamGetCaptureInfo")
+    launch_graph = <GraphLaunch>driver_function(b"cuGraphLaunch")
     query_context = <ContextQuery>driver_function(b"cuCtxGetCurrent")
     query_id = <IdQuery>driver_function(b"cuStreamGetId")
     exchange_mode = <ModeExchange>driver_function(b"cuThreadExchangeStreamCaptureMode")

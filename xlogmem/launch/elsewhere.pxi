@@ -97,6 +97,10 @@ cdef LaunchRecorder recorder_of(LaunchRecorder recorder, object what):
 cdef LaunchRecorder recorder_in(LaunchRecorder recorder, Core core):
     """Return the recorder of the same launch in the runtime of another device."""
     cdef LaunchRecorder other
+    if isinstance(recorder.runtime, CaptureCore):
+        raise StreamMisuseError(f"memory of device {core.device_id} is used in a capture on device "
+                                f"{recorder.runtime.device_id}: a graph uses memory of its own device alone. Copy it "
+                                "before")
     cdef Together together = begin_together(recorder, recorder.stream)
     for other in together.others:
         if other.runtime is core:

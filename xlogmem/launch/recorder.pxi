@@ -117,7 +117,10 @@ cdef class LaunchRecorder:
         if self.window != NULL:
             raise RuntimeError("a recorder is initialised once")
         what = None if isinstance(stream, Stream) or stream is host else stream
-        if what is not None:
+        inside = captured_foreign(what) if captures_open and what is not None else None
+        if inside is not None:
+            stream, what, runtime = inside, None, None
+        elif what is not None:
             runtime = runtime if runtime is not None else runtime_of(what)
             stream = runtime.streams.find_at_home(what)
         if stream is host:
@@ -424,6 +427,8 @@ cdef class LaunchRecorder:
 
 cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
     """Begin a recorder with the defaults of `LaunchRecorder`."""
+    if unlikely(captures_open != 0):
+        stream = captured(stream)
     if stream.core is None:
         core_of(stream)                                 # finds it, or says why there is none
     recorder.runtime = <Core>stream.core
@@ -438,7 +443,7 @@ cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
 cdef inline int begin_window(LaunchRecorder recorder) except -1:
     cdef Window* window = window_for(recorder.runtime)
     window.thread = current_thread()
-    window.moved = window.is_kept = False
+    window.moved = window.is_kept = window.is_graphs = False
     window.untracked = RAISE_UNTRACKED
     window.on_conflict = WAIT_FOR_CONFLICTS
     window.hand_back = HAND_BACK_ALL

@@ -63,6 +63,9 @@ cdef int note_adoption(LaunchRecorder recorder, object what, Extent* extent, int
     until then."""
     cdef Extent whole
     cdef str name = kind_of(named)
+    if isinstance(recorder.runtime, CaptureCore):
+        return recorder.reject(access, f"{name} is not tracked, and untracked='adopt' adopts nothing in a capture: "
+                               "xlogmem.get_runtime().adopt(x) tracks it before")
     refuse_writing(extent, access, named)
     if not extent.sized:
         return recorder.reject(access, f"{name} is an untracked address, and does not say how many bytes are meant: "

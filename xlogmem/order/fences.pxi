@@ -23,7 +23,6 @@ from xlogmem._driver cimport (
     event_record,
     give_event,
     leave_context,
-    stream_is_capturing,
     take_event,
 )
 from xlogmem.observe._history cimport FENCE_RECORDED
@@ -218,7 +217,8 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
     order.lock.unlock()
     failed = enter_stream(source, &scope, failure)
     if not failed:
-        failed = leave_stream(source, &scope, record_now(fence, source, &capturing, failure), failure)
+        failed = leave_stream(source, &scope, record_now(order, fence, source, &capturing, failure),
+                              failure)
     if not failed and capturing:
         failed = fail_stream(failure, SOURCE_IS_CAPTURING, source.number)
     order.lock.lock()
@@ -236,24 +236,25 @@ cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** re
     return 0
 
 
-cdef inline int record_now(Fence* fence, StreamState* source, bint* capturing, Failure* failure) except -1 nogil:
-    """Record for `record_fence_unlocks`, without the lock, on a stream that does not capture."""
+cdef inline int record_now(OrderState* order, Fence* fence, StreamState* source, bint* capturing,
+                           Failure* failure) except -1 nogil:
+    """Record for `record_fence_unlocks`, without the lock, on a stream that captures no graph but the order's own."""
     if fence.event == NULL and take_event(fence.events, &fence.event, failure):
         return 1
-    if stream_is_capturing(source.handle, capturing, failure):
+    if captures_another(order, source.handle, capturing, failure):
         return fail_gone(failure, <uint64_t>source.handle)
     if capturing[0]:
         return 0
     if not event_record(fence.event, source.handle, failure):
-        return stream_is_capturing(source.handle, capturing, failure)
-    return not began_to_capture(source, capturing)
+        return captures_another(order, source.handle, capturing, failure)
+    return not began_to_capture(order, source, capturing)
 
 
-cdef bint began_to_capture(StreamState* source, bint* capturing) except -1 nogil:
+cdef bint began_to_capture(OrderState* order, StreamState* source, bint* capturing) except -1 nogil:
     """True if a capture that began meanwhile is the reason of a refused record: the driver refuses the legacy stream
     while a blocking stream captures."""
     cdef Failure ignored
-    return not stream_is_capturing(source.handle, capturing, &ignored) and capturing[0]
+    return not captures_another(order, source.handle, capturing, &ignored) and capturing[0]
 
 
 cdef bint is_other_threads_default(StreamState* stream) noexcept nogil:
@@ -275,7 +276,7 @@ cdef int refuse_if_capturing_unlocks(OrderState* order, StreamState* stream, Fai
     cdef int failed
     begin_driver_call(stream)
     order.lock.unlock()
-    failed = stream_captures(stream, &capturing, failure)
+    failed = stream_captures(order, stream, &capturing, failure)
     order.lock.lock()
     end_driver_call(stream)
     if failed:

@@ -1,0 +1,599 @@
+"""Graphs that hold their memory: order inside a capture, launches as uses, frees that are put off."""
+from __future__ import annotations
+
+import copy
+import gc
+import threading
+from typing import Any
+
+import pytest
+from cuda.bindings import driver as cuda
+from foreign_streams import ForeignStream
+from four_streams import READ, READ_WRITE, RELAXED, WRITE, Capture
+
+from xlogmem import (
+    BlockState,
+    DeviceRuntime,
+    DeviceState,
+    DriverError,
+    Graph,
+    PinnedMemoryResource,
+    PoolMemoryResource,
+    StreamMisuseError,
+    UseAfterFreeError,
+    capture,
+    capturing,
+    host,
+    use,
+)
+from xlogmem.sim.kernels import check
+
+pytestmark = pytest.mark.simulator
+
+
+@pytest.fixture
+def x(four):
+    return four()
+
+
+@pytest.fixture
+def blocks(x):
+    """Three blocks, whose contents are filed."""
+    made = [x.alloc(x.S) for _ in range(3)]
+    x.use(x.S, *((block, WRITE) for block in made))
+    x.use(x.V, *((block, READ) for block in made))  # no longer fresh
+    yield made
+    while made:                                     # pytest keeps the list, which must not keep the runtime
+        made.pop().close()
+
+
+def raw_launch(graph: Graph, stream: Any) -> None:
+    check(cuda.cuGraphLaunch(cuda.CUgraphExec(graph.handle), stream.handle))
+
+
+def some_graph(x: Any, *uses: Any) -> Graph:
+    with capture(x.S) as graph:
+        x.use(x.S, *uses)
+    return graph
+
+
+# ---------------------------------------------------------------------------------------------- order inside
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("first, then", [(WRITE, READ), (READ, WRITE), (WRITE, WRITE)])
+def test_uses_inside_come_after_one_another(x, blocks, first, then, recorded):
+    a = blocks[0]
+    with capture(x.S) as graph:
+        graph.fork(x.T)
+        x.use(x.S, (a, first))
+        if recorded:
+            x.use(x.T, (a, then))
+        else:
+            x.work(x.T, (a, then))
+    with graph.launching(x.U):
+        raw_launch(graph, x.U)
+    found = x.driver.races()
+    x.driver.clear_races()
+    assert bool(found) is not recorded, found
+    graph.close()
+
+
+def test_readers_overlap_and_what_is_covered_waits_for_nothing(x, blocks):
+    a, b, c = blocks
+    with capture(x.S) as graph:
+        x.use(x.S, (a, WRITE))
+        graph.fork(x.T)
+        before = x.waits()
+        x.use(x.T, (a, READ), (b, WRITE))           # the fork comes after the write
+        x.use(x.S, (a, READ), (c, WRITE))
+        assert x.waits() == before
+        x.use(x.T, (c, READ))
+        assert x.waits() == before + 1
+    assert x.waits() == before + 2                  # the join
+    assert [block.generation for block in graph.writes] == [a.generation, b.generation, c.generation]
+    graph.launch(x.S)
+    graph.close()
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_unrecorded_fills_of_new_memory_inside_come_first(x, fresh):
+    """On its own stream, as outside, until a use on another stream."""
+    block = x.alloc(x.S)
+    if not fresh:
+        x.use(x.T, (block, READ))
+    with capture(x.S) as graph:
+        graph.fork(x.T)
+        x.use(x.S, (block, READ))
+        x.work(x.S, (block, WRITE))
+        x.use(x.T, (block, READ))
+    graph.launch(x.U)
+    found = x.driver.races()
+    x.driver.clear_races()
+    assert bool(found) is not fresh, found
+    graph.close()
+    block.free()
+
+
+@pytest.mark.parametrize("joins", ["before", "after"])
+def test_unrecorded_work_on_an_opaque_stream_inside_is_ordered(four, joins):
+    """Whether the stream takes part before the memory is named, or afterwards."""
+    x = four(opaque="T")
+    block = x.alloc(x.T)
+    with capture(x.S) as graph:
+        if joins == "before":
+            graph.fork(x.T)
+        x.use(x.S, (block, WRITE))
+        if joins == "after":
+            graph.fork(x.T)
+        x.work(x.T, (block, READ_WRITE))
+        x.use(x.S, (block, READ))
+        x.work(x.T, (block, WRITE))
+    graph.launch(x.U)
+    assert x.driver.races() == []
+    graph.close()
+    block.free()
+
+
+def test_a_consumer_of_exported_memory_works_inside(x):
+    """What has the array works on its stream without a record."""
+    state = DeviceState(x.runtime)
+    buffer = state.empty(64, "uint8", x.S)
+    capsule = buffer.__dlpack__(stream=x.T.handle)
+    with capture(x.S) as graph:
+        graph.fork(x.T)
+        with use(x.S, write=buffer):
+            x.kernels.fill(x.S.handle, buffer.ptr, 1, 1)
+        x.kernels.add(x.T.handle, buffer.ptr, 1, 1)
+        with use(x.S, read=buffer):
+            x.kernels.count_unequal(x.S.handle, x.next_word(), buffer.ptr, 0, 1)
+    graph.launch(x.U)
+    assert x.driver.races() == []
+    graph.close()
+    del capsule
+    buffer.release()
+
+
+def test_streams_that_the_program_forks_take_part(x, blocks):
+    a = blocks[0]
+    event = check(cuda.cuEventCreate(0))
+    with capture(x.S) as graph:
+        x.use(x.S, (a, WRITE))
+        check(cuda.cuEventRecord(event, x.S.handle))
+        check(cuda.cuStreamWaitEvent(x.T.handle, event, 0))
+        x.use(x.S, (a, WRITE))
+        x.use(x.T, (a, READ))                       # and is joined at the end
+    check(cuda.cuEventDestroy(event))
+    graph.launch(x.U)
+    assert x.driver.races() == []
+    graph.close()
+
+
+def test_streams_of_other_libraries_are_known_by_their_handles(x, blocks):
+    a, b = blocks[:2]
+    first, second = ForeignStream(), ForeignStream()
+    with capture(first, runtime=x.runtime) as graph:
+        graph.fork(second)
+        with use(first, write=a):
+            x.work(first, (a, WRITE))
+        with use(second.handle, read=a, write=b):
+            x.work(second, (a, READ), (b, WRITE))
+    graph.launch(first)
+    graph.launch(x.T)
+    assert x.driver.races() == []
+    graph.close()
+    x.runtime.synchronize()
+
+
+# ---------------------------------------------------------------------------------------------- launches
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_launch_comes_after_former_uses_and_before_later_ones(x, blocks, recorded):
+    a, b = blocks[:2]
+    graph = some_graph(x, (a, READ), (b, WRITE))
+    launch = graph.launch if recorded else lambda stream: raw_launch(graph, stream)
+    x.use(x.T, (a, WRITE))
+    launch(x.U)
+    x.use(x.V, (b, READ))
+    launch(x.T)
+    x.use(x.V, (a, WRITE))
+    check(cuda.cuCtxSynchronize())
+    found = x.driver.races()
+    x.driver.clear_races()
+    assert bool(found) is not recorded, found
+    graph.close()
+
+
+def test_a_launch_reads_what_is_only_read(x, blocks):
+    a, b, c = blocks
+    graph = some_graph(x, (a, READ), (b, READ), (c, READ_WRITE))
+    assert {block.generation for block in graph.reads} == {a.generation, b.generation}
+    assert {block.generation for block in graph.writes} == {c.generation}
+    graph.launch(x.T)
+    before = x.waits()
+    x.use(x.T, (a, READ))
+    x.use(x.U, (a, READ), (b, READ))                # readers do not wait for one another
+    assert x.waits() == before + 1                  # but for the first writer
+    graph.close()
+
+
+def test_a_use_that_is_cancelled_is_no_part_of_the_graph(x, blocks):
+    a, b = blocks[:2]
+    with capture(x.S) as graph:
+        x.use(x.S, (a, READ))
+        use(x.S, write=b).__enter__().cancel()
+    assert (len(graph.reads), graph.writes) == (1, ())
+    b.free()
+    assert b.state is BlockState.FREED or x.runtime.live_bytes == 1024
+    graph.close()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_host_changes_its_memory_after_the_launches(x, recorded):
+    """The copy in the graph reads the memory at each launch."""
+    x.driver.set_policy("min")
+    staging = x.runtime.allocate(64, host, resource=PoolMemoryResource(PinnedMemoryResource()))
+    target = x.alloc(x.S)
+    with capture(x.S) as graph, use(x.S, read=staging, write=target):
+        check(cuda.cuMemcpyHtoDAsync(target.ptr, staging.ptr, 64, x.S.handle))
+    if recorded:
+        graph.launch(x.T)
+    else:
+        x.runtime.synchronize()
+        raw_launch(graph, x.T)
+    before = x.driver.calls("cuEventSynchronize")
+    with use(host, write=staging):
+        assert x.driver.calls("cuEventSynchronize") == before + recorded
+    graph.close()
+    check(cuda.cuStreamSynchronize(x.T.handle))
+    staging.free()
+    target.free()
+
+
+def test_a_graph_in_a_graph_holds_the_same_memory(x, blocks):
+    a, b = blocks[:2]
+    inner = some_graph(x, (a, READ), (b, WRITE))
+    a.free()
+    with capture(x.T) as outer:
+        outer.fork(x.U)
+        x.use(x.T, (b, WRITE))
+        inner.launch(x.U)
+        x.use(x.T, (b, READ))
+    assert x.driver.races() == []
+    assert len(outer.writes) == 1
+    assert len(outer.reads) == 1
+    inner.close()
+    outer.launch(x.V)
+    assert x.runtime.live_bytes == 3 * 512
+    outer.close()
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == 2 * 512
+    assert x.driver.races() == []
+
+
+def test_launches_of_two_threads_come_one_after_the_other(x, blocks):
+    a = blocks[0]
+    graph = some_graph(x, (a, READ_WRITE))
+
+    def launch(stream: Any) -> None:
+        for _ in range(50):
+            graph.launch(stream)
+
+    threads = [threading.Thread(target=launch, args=(stream,)) for stream in (x.T, x.U)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert x.runtime.counters()["uses"] >= 100
+    assert x.driver.races() == []
+    graph.close()
+
+
+def test_a_launch_that_the_driver_refuses_is_not_filed(x, blocks):
+    a = blocks[0]
+    graph = some_graph(x, (a, WRITE))
+    x.use(x.S, (a, WRITE))
+    x.driver.fail("cuGraphLaunch")
+    with pytest.raises(DriverError, match=r"cuGraphLaunch.*launching a graph"):
+        graph.launch(x.T)
+    before = x.waits()
+    x.use(x.S, (a, WRITE))
+    assert x.waits() == before
+    graph.launch(x.T)
+    graph.close()
+
+
+# ---------------------------------------------------------------------------------------------- memory
+@pytest.mark.parametrize("how", ["free", "drop"])
+def test_memory_that_is_freed_stays_until_the_graph_is_closed(x, how):
+    block = x.alloc(x.S)
+    graph = some_graph(x, (block, READ_WRITE))
+    if how == "free":
+        block.free()
+        assert block.state is BlockState.RETIRED
+        with pytest.raises(UseAfterFreeError, match="freed"), use(x.S, read=block):
+            pass
+    else:
+        del block
+        gc.collect()
+    for _ in range(3):
+        x.runtime.reap_pending()
+        other = x.alloc(x.S)
+        x.use(x.S, (other, WRITE))
+        graph.launch(x.T)
+        other.free()
+    assert x.driver.races() == []
+    assert x.runtime.live_bytes == 512
+    graph.close()
+    assert x.runtime.live_bytes == 0
+    with pytest.raises(StreamMisuseError, match="it was closed"):
+        graph.launch(x.T)
+    graph.close()
+
+
+def test_a_free_comes_after_the_last_launch(x):
+    """The twin launches without a record: the next owner of the memory races with the graph."""
+    for recorded in (True, False):
+        block = x.alloc(x.S)
+        graph = some_graph(x, (block, READ_WRITE))
+        if recorded:
+            graph.launch(x.T)
+        else:
+            raw_launch(graph, x.T)
+        block.free()
+        graph.close()
+        found = x.driver.races()
+        x.driver.clear_races()
+        assert bool(found) is not recorded, found
+        x.runtime.synchronize()
+
+
+def test_a_graph_that_is_dropped_is_closed_by_the_next_call(x):
+    block = x.alloc(x.S)
+    graph = some_graph(x, (block, READ))
+    graph.launch(x.T)
+    block.free()
+    created = x.driver.calls("cuGraphExecDestroy")
+    del graph
+    gc.collect()
+    x.alloc(x.S).free()
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == 0
+    assert x.driver.calls("cuGraphExecDestroy") == created + 1
+
+
+def test_a_graph_keeps_its_runtime(x):
+    runtime = DeviceRuntime()
+    stream = runtime.acquire_stream()
+    block = runtime.allocate(64, stream)
+    with capture(stream) as graph, use(stream, write=block):
+        pass
+    del runtime, block
+    gc.collect()
+    graph.launch(stream)
+    del stream
+    gc.collect()
+    graph.close()
+    del graph
+    gc.collect()
+
+
+def test_a_block_that_is_freed_inside_cannot_be_named_again(x, blocks):
+    a = blocks[0]
+    with capture(x.S) as graph:
+        x.use(x.S, (a, WRITE))
+        a.free()
+        with pytest.raises(UseAfterFreeError, match=f"block {a.generation} .*freed"):
+            x.use(x.S, (a, READ))
+    assert x.runtime.live_bytes == 3 * 512
+    graph.launch(x.S)
+    graph.close()
+    assert x.runtime.live_bytes == 2 * 512
+
+
+def test_many_captures_leave_nothing(x, blocks):
+    a, b, c = blocks
+    for _ in range(30):
+        with capture(x.S) as graph:
+            graph.fork(x.T)
+            x.use(x.S, (a, WRITE))
+            x.use(x.T, (a, READ), (b, WRITE))
+            x.use(x.S, (b, READ), (c, WRITE))
+        graph.launch(x.T)
+        graph.close()
+    x.runtime.synchronize()
+    assert x.runtime.live_bytes == 3 * 512
+
+
+# ---------------------------------------------------------------------------------------------- other libraries
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_capture_of_another_library_holds_and_orders_what_is_named(x, blocks, recorded):
+    """Its own work is not recorded: on its stream it comes before uses on other streams, and after them."""
+    a, b = blocks[:2]
+    stream = ForeignStream()
+    check(cuda.cuStreamBeginCapture(stream.handle, RELAXED))
+    with capturing(stream, write=[a, b], runtime=x.runtime) as graph:
+        graph.fork(x.T)
+        x.work(stream, (a, WRITE))
+        if recorded:
+            x.use(x.T, (a, READ), (b, WRITE))
+        else:
+            x.work(x.T, (a, READ), (b, WRITE))
+        x.work(stream, (b, READ))
+    captured = check(cuda.cuStreamEndCapture(stream.handle))
+    executable = check(cuda.cuGraphInstantiate(captured, 0))
+    check(cuda.cuGraphDestroy(captured))
+    a.free()
+    for where in (x.U, x.V):
+        with graph.launching(where):
+            check(cuda.cuGraphLaunch(executable, where.handle))
+    x.use(x.S, (b, READ))
+    found = x.driver.races()
+    x.driver.clear_races()
+    assert bool(found) is not recorded, found
+    assert graph.handle == 0
+    with pytest.raises(StreamMisuseError, match=r"graph.launching\(stream\)"):
+        graph.launch(x.S)
+    graph.close()
+    x.runtime.synchronize()
+    check(cuda.cuGraphExecDestroy(executable))
+
+
+def test_memory_that_only_a_use_names_counts_as_written_in_a_capture_of_another_library(x, blocks):
+    a, b = blocks[:2]
+    with Capture(x.S), capturing(x.S, read=b) as graph:
+        x.use(x.S, (a, READ))
+    assert {block.generation for block in graph.writes} == {a.generation}
+    assert {block.generation for block in graph.reads} == {b.generation}
+    graph.close()
+
+
+# ---------------------------------------------------------------------------------------------- refusals
+def test_what_cannot_be_captured_is_refused(x, blocks):
+    for stream in (0, 1):
+        with pytest.raises(StreamMisuseError, match="legacy default stream"):
+            capture(stream).__enter__()
+    with pytest.raises(ValueError, match="mode 'strict' is unknown"):
+        capture(x.S, mode="strict")
+    with pytest.raises(TypeError, match="not a stream"):
+        capture(host)
+    with pytest.raises(TypeError, match="not a CUDA stream"):
+        capture("S").__enter__()
+    with Capture(x.S), pytest.raises(StreamMisuseError, match=r"already.*xlogmem.capturing\(stream\)"):
+        capture(x.S).__enter__()
+    with capture(x.S) as graph, pytest.raises(StreamMisuseError, match="already"):
+        capture(x.S).__enter__()
+    graph.close()
+    with pytest.raises(StreamMisuseError, match=r"captures nothing.*xlogmem.capture\(stream\)"):
+        capturing(x.S).__enter__()
+    twice = capture(x.S)
+    with twice as graph:
+        with pytest.raises(StreamMisuseError, match="entered before"):
+            twice.__enter__()
+    graph.close()
+    with pytest.raises(TypeError, match="made by"):
+        Graph()
+    with pytest.raises(TypeError, match="cannot be copied"):
+        copy.copy(graph)
+
+
+def test_a_graph_is_not_launched_while_it_is_captured(x, blocks):
+    with capture(x.S) as graph:
+        with pytest.raises(StreamMisuseError, match="being captured"):
+            graph.launch(x.T)
+        with pytest.raises(StreamMisuseError, match="being captured"):
+            graph.close()
+    with pytest.raises(StreamMisuseError, match="the capture has ended, and this graph is ready"):
+        graph.fork(x.T)
+    graph.close()
+
+
+def test_an_exception_ends_the_capture_and_holds_nothing(x, blocks):
+    a = blocks[0]
+    with pytest.raises(KeyError), capture(x.S) as graph:
+        graph.fork(x.T)
+        x.use(x.T, (a, WRITE))
+        raise KeyError
+    with pytest.raises(StreamMisuseError, match="its capture failed"):
+        graph.launch(x.S)
+    a.free()
+    assert x.runtime.live_bytes == 2 * 512
+    graph.close()
+    x.use(x.S, (blocks[1], WRITE))                  # nothing captures any more
+
+
+def test_a_use_that_is_open_at_the_end_is_refused(x, blocks):
+    a = blocks[0]
+    with pytest.raises(StreamMisuseError, match="a use is still open"), capture(x.S):
+        left = use(x.S, write=a).__enter__()
+    left.__exit__(None, None, None)
+    a.free()
+    assert x.runtime.live_bytes == 2 * 512
+
+
+@pytest.mark.parametrize("entered", ["after", "before"])
+def test_a_use_belongs_to_where_it_was_made(x, blocks, entered):
+    a = blocks[0]
+    if entered == "after":
+        with capture(x.S) as graph:
+            late = use(x.S, write=a)
+        with pytest.raises(StreamMisuseError, match="the capture that this use began in has ended"):
+            late.__enter__()
+    else:
+        early = use(x.S, write=a)
+        with capture(x.S) as graph:
+            with pytest.raises(StreamMisuseError, match="is capturing a graph"):
+                early.__enter__()
+    graph.close()
+    del graph
+    gc.collect()
+
+
+@pytest.mark.parametrize("call", ["cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiate"])
+def test_a_capture_that_the_driver_refuses_holds_nothing(x, blocks, call):
+    a = blocks[0]
+    with pytest.raises(DriverError, match=call):
+        with capture(x.S):
+            x.driver.fail(call)
+            if call == "cuStreamBeginCapture":
+                capture(x.T).__enter__()
+            x.use(x.S, (a, WRITE))
+    if call == "cuStreamEndCapture":
+        check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(x.S.handle))))
+    a.free()
+    assert x.runtime.live_bytes == 2 * 512
+
+
+def test_an_end_that_comes_too_early_is_reported(x, blocks):
+    a = blocks[0]
+    check(cuda.cuStreamBeginCapture(x.S.handle, RELAXED))
+    with pytest.raises(StreamMisuseError, match="ended, or was spoilt, before"), capturing(x.S, write=a):
+        check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(x.S.handle))))
+    a.free()
+    assert x.runtime.live_bytes == 2 * 512
+
+
+def test_memory_that_is_not_tracked_is_refused_inside(x, blocks):
+    ptr = int(check(cuda.cuMemAlloc(64)))
+    with capture(x.S) as graph:
+        with pytest.raises(StreamMisuseError, match="not tracked"), use(x.S, write=ptr):
+            pass
+        with use(x.S, write=ptr, untracked="ignore"):
+            pass
+        with use(x.S, read=blocks[0].ptr + 8):
+            pass
+    assert len(graph.reads) == 1
+    graph.close()
+    check(cuda.cuMemFree(ptr))
+
+
+def test_memory_of_another_device_is_refused_inside(devices):
+    d = devices()
+    block = d.allocate(1)
+    stream = d.streams[0][0]
+    for what in (block, block.ptr):
+        with capture(stream) as graph, pytest.raises(StreamMisuseError, match=r"device 1.*capture on device 0"):
+            use(stream, read=what)
+        graph.close()
+    del graph
+    block.free()
+
+
+def test_a_launch_is_on_the_device_of_the_capture(devices):
+    d = devices()
+    stream = d.streams[0][0]
+    with capture(stream) as graph:
+        pass
+    with pytest.raises(StreamMisuseError, match="is not a stream of device 0"):
+        graph.launch(d.streams[1][0])
+    with pytest.raises(StreamMisuseError, match="is not a stream of device 0"):
+        graph.launch(host)
+    graph.close()
+
+
+def test_shown(x, blocks):
+    with capture(x.S) as graph:
+        assert repr(graph) == "<Graph of device 0: 0 blocks, captured>"
+        x.use(x.S, (blocks[0], READ))
+    assert repr(graph) == "<Graph of device 0: 1 block, ready>"
+    with graph:
+        assert not graph.closed
+    assert graph.closed
+    assert repr(graph) == "<Graph of device 0: 0 blocks, closed>"

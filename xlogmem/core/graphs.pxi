@@ -1,0 +1,119 @@
+# Blocks that a graph holds, and their stand-ins while the graph is captured.
+#
+# A capture is an order of its own: its positions, clocks and fences mean nothing outside, and those of outside mean
+# nothing in it.  So each capture has a core of its own (launch/captures.pxi), in which adopted memory stands in for the
+# blocks of the runtime, and everything above holds there as it is: its fences are captured events.  Nothing has been
+# queued on a stand-in before the capture, but unrecorded work may follow on some streams, as on the block itself.
+#
+# The graph holds the blocks themselves by pins, as an export does: a free is put off until the graph is closed.  A
+# launch of the graph is a use, which may name blocks that are freed and held.
+
+from xlogmem._base.cpp cimport check
+
+
+cdef Block* find_pinned_locked(CoreState* core, uint32_t slot, uint64_t generation) noexcept nogil:
+    """Find a block whose free a pin puts off; NULL if there is none."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Block* block = core.blocks[slot] if slot < core.blocks.size() else NULL
+    if block == NULL or not is_still_locked(core, block, generation):
+        return NULL
+    return block if block.state == RETIRED and block.pins != 0 else NULL
+
+
+cdef bint hold_block(CoreState* core, uint32_t slot, uint64_t generation, bint by_graph, HeldBlock* held,
+                     vector[size_t]* streams) noexcept nogil:
+    """Hold a block: its memory stays until `release_block`.  Fill in `held`, and the handles of the streams on which
+    consumers may queue unrecorded work on the block.  False if the block was freed before, unless it is named
+    `by_graph`, which holds it too."""
+    cdef Block* block
+    cdef size_t i
+    streams.clear()
+    core.order.lock.lock()
+    block = find_live_locked(core, slot, generation)
+    if block == NULL and by_graph:
+        block = find_pinned_locked(core, slot, generation)
+    if block != NULL:
+        block.pins += 1
+        held.block = block
+        held.slot = slot
+        held.generation = generation
+        held.ptr = block.ptr
+        held.nbytes = block.nbytes
+        held.host_accessible = is_host_accessible(block)
+        held.home = 0
+        if block.home != NULL and block.home.discipline == OPAQUE:
+            held.home = <size_t>block.home.handle
+        elif block.stream != NULL and may_have_unrecorded_work(block, block.stream):
+            held.home = <size_t>block.stream.handle
+        for i in range(block.exports.size()):
+            streams.push_back(<size_t>block.exports[i].stream.handle)
+    core.order.lock.unlock()
+    return block != NULL
+
+
+cdef int release_block(CoreState* core, HeldBlock* held) except -1 nogil:
+    """End what `hold_block` began; the next operation carries out a free that was requested meanwhile."""
+    core.order.lock.lock()
+    if is_still_locked(core, held.block, held.generation):      # else evicted meanwhile
+        unpin_export_locked(core, held.block)
+    core.order.lock.unlock()
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- stand-ins
+cdef void allow_unrecorded_work(CoreState* core, uint32_t slot, StreamState* stream) noexcept nogil:
+    """Let unrecorded work on a stand-in be queued on a captured stream, from what is captured there so far on."""
+    core.order.lock.lock()
+    cdef Block* block = core.blocks[slot]
+    if add_export_locked(core, block, block.generation, stream, False):
+        set_entry(block, ALLOCATED, stream.index, advance(stream))
+    core.order.lock.unlock()
+
+
+cdef uint32_t access_of(CoreState* core, uint32_t slot) noexcept nogil:
+    """How the uses that were filed access a block; 0: not at all."""
+    cdef uint32_t access = 0
+    cdef Block* block
+    cdef size_t i
+    core.order.lock.lock()
+    block = core.blocks[slot]
+    if block.writer:
+        access = READ_WRITE
+    for i in range(block.frontier.size()):
+        if block.frontier[i].kind != ALLOCATED:         # on an opaque stream a read is filed as a write
+            access |= READ
+    core.order.lock.unlock()
+    return access
+
+
+cdef int order_after_all(CoreState* core, StreamState* stream, StreamState* source, Failure* failure) except -1 nogil:
+    """Order a stream after everything that is captured on another one so far."""
+    cdef OrderState* order = core.order
+    cdef Scope scope
+    cdef int failed
+    if enter_context(order.context, &scope, failure):
+        return 1
+    order.lock.lock()
+    order.in_flight += 1
+    failed = order_after_unlocks(order, stream, source, advance(source), failure)
+    order.in_flight -= 1
+    order.lock.unlock()
+    leave_context(&scope)
+    return failed
+
+
+cdef void end_order(CoreState* core) noexcept nogil:
+    """End the order of a capture: nothing is ordered after its positions any more, and its streams are not touched
+    again."""
+    cdef OrderState* order = core.order
+    cdef Block* block
+    cdef size_t i
+    order.lock.lock()
+    for i in range(core.blocks.size()):
+        block = core.blocks[i]
+        block.frontier.clear()
+        block.exports.clear()
+        block.home = block.stream = NULL                # of no stream any more, and freed without a wait
+    for i in range(order.streams.size()):
+        order.streams[i].alive.store(False)
+    order.lock.unlock()

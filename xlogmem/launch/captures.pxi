@@ -1,0 +1,310 @@
+# Captures of graphs: a core of its own for each.
+#
+# A use on a stream that takes part in a capture is a use in the core of the capture, where adopted memory stands in for
+# the blocks of the runtime (core/graphs.pxi).  A recorder that begins on such a stream begins there; nothing else knows
+# of captures.  The table of captures is looked at only while there are some.
+
+from libc.stdint cimport uint32_t, uint64_t
+
+from xlogmem.resources.direct import DirectMemoryResource
+from xlogmem._base.cpp cimport vector
+from xlogmem._core cimport (
+    HeldBlock,
+    Range,
+    access_of,
+    adopt,
+    allow_unrecorded_work,
+    end_order,
+    hold_block,
+    order_after_all,
+    release_block,
+)
+from xlogmem._driver cimport Context, Scope, capture_of, enter_context, leave_context
+from xlogmem._order cimport (
+    OPAQUE,
+    ORDINARY,
+    SEALED,
+    Discipline,
+    OrderState,
+    Ordering,
+    StreamState,
+    register_stream_locked,
+)
+from xlogmem.streams cimport StreamPool, handle_of, parse
+
+
+cdef enum:
+    NO_SLOT = 0xFFFFFFFF                    # of a block that was freed
+
+cdef int captures_open = 0                  # in `captures`
+cdef dict captures = {}                     # by the driver's id of the capture
+
+
+@cython.final
+cdef class Held:
+    """A block that a graph holds."""
+    cdef HeldBlock block
+    cdef Core core
+    cdef uint32_t access                    # of a launch
+    cdef bint is_held
+
+    cdef int release(self) except -1:
+        """Hold the block no longer."""
+        if self.is_held:
+            self.is_held = False
+            with nogil:
+                release_block(&self.core.state, &self.block)
+        return 0
+
+
+@cython.final
+cdef class StandIn:
+    """A block of the runtime, and the memory that stands in for it in a capture."""
+    cdef Held held
+    cdef uint32_t slot                      # in the core of the capture
+    cdef uint64_t generation
+    cdef bint is_named                      # with its access, for the work of another library
+    cdef vector[size_t] streams             # on which unrecorded work on the block may be queued: their handles
+
+
+@cython.final
+cdef class CaptureCore(Core):
+    """The core of one capture: the order inside the graph."""
+    cdef Core runtime                       # whose blocks are used
+    cdef bint is_foreign                    # another library captures, and records none of its work
+    cdef bint is_over
+    cdef dict members                       # streams that take part, by their handles: the first is captured
+    cdef list owners                        # what keeps these streams
+    cdef dict stand_ins                     # by the generation of the block
+    cdef dict blocks                        # the same, by the generation of the stand-in
+
+    # ------------------------------------------------------------------------------------------ streams
+    cdef Stream member(self, cy.CUstream handle, Stream known):
+        """Return the stream that takes part under this handle, which the runtime knows as `known`, or not at all."""
+        cdef Stream stream = self.members.get(<size_t>handle)
+        if stream is not None:
+            return stream
+        cdef OrderState* order = &self.ordering.state
+        cdef bint opaque = self.is_foreign and not self.members
+        cdef uint64_t number = known.state.number if known is not None else 0
+        cdef Discipline discipline
+        cdef StreamState* state
+        with nogil:
+            discipline = discipline_by_handle(&self.runtime.ordering.state, handle)
+            if opaque:
+                discipline = OPAQUE
+            order.lock.lock()
+            state = register_stream_locked(order, handle, discipline)
+            state.driver_id = 1                         # not ours
+            if number:
+                state.number = number
+            order.lock.unlock()
+        if <size_t>handle in self.members:              # another thread was quicker
+            return self.members[<size_t>handle]
+        stream = handle_of(self.ordering, state)
+        stream.core = self
+        self.members[<size_t>handle] = stream
+        self.owners.append(known)
+        for item in list(self.stand_ins.values()):
+            self.allow_on(<StandIn>item, <size_t>handle)
+        return stream
+
+    cdef Stream first(self):
+        """Return the stream that is captured; the others have joined it."""
+        return next(iter(self.members.values()))
+
+    cdef int allow_on(self, StandIn block, size_t handle) except -1:
+        """Let unrecorded work on a stand-in follow on a stream, if it may on the block."""
+        cdef bint may = block.held.block.home == handle
+        cdef size_t i
+        for i in range(block.streams.size()):
+            may = may or block.streams[i] == handle
+        cdef Stream stream = self.members[handle]
+        if may:
+            with nogil:
+                allow_unrecorded_work(&self.state, block.slot, stream.state)
+        return 0
+
+    cdef int join_all(self) except -1:
+        """Order the captured stream after all streams that take part."""
+        cdef Failure failure
+        cdef Stream first = self.first()
+        cdef Stream stream
+        cdef int failed = 0
+        for item in list(self.members.values()):
+            stream = <Stream>item
+            if stream is not first:
+                with nogil:
+                    failed = order_after_all(&self.state, first.state, stream.state, &failure)
+                if failed:
+                    self.fail(&failure, "joining the streams of a capture")
+        return 0
+
+    # ------------------------------------------------------------------------------------------ blocks
+    cdef Resolved resolve(self, object what, Found* found, Extent* extent, str where) except? UNTRACKED:
+        """Resolve an argument as the runtime does, to the memory that stands in for its block."""
+        cdef Resolved known = self.runtime.resolve(what, found, extent, where)
+        if known == TRACKED or known == READ_ONLY_HERE:
+            self.stand_in(found, False)
+        return known
+
+    cdef int stand_in(self, Found* found, bint by_graph) except -1:
+        """Find the memory that stands in for a block of the runtime, which is held from now on."""
+        cdef StandIn block
+        cdef Held held = Held.__new__(Held)
+        cdef vector[size_t] streams
+        cdef bint there
+        with nogil:
+            there = hold_block(&self.runtime.state, found.slot, found.generation, by_graph, &held.block, &streams)
+        if not there:
+            found.slot = NO_SLOT                        # on entry the use says so
+            return 0
+        held.core = self.runtime
+        held.is_held = True
+        block = self.stand_ins.get(found.generation)
+        if block is None:
+            block = self.make_stand_in(held, streams)
+        else:
+            held.release()
+        found.slot = block.slot
+        found.generation = block.generation
+        return 0
+
+    cdef StandIn make_stand_in(self, Held held, vector[size_t] streams):
+        cdef StandIn block = StandIn.__new__(StandIn)
+        cdef Stream home = self.first() if self.is_foreign else None
+        cdef Failure failure
+        cdef Range memory
+        cdef Found found
+        cdef int failed
+        block.held = held
+        block.streams = streams
+        if home is None:
+            home = self.members.get(held.block.home)    # None: it takes no part, so no work is captured there
+        memory.ptr = held.block.ptr
+        memory.nbytes = held.block.nbytes
+        memory.stream = home.state if home is not None else NULL
+        memory.owner = memory.tag = NULL
+        memory.host_accessible = held.block.host_accessible
+        memory.only_tracked = False
+        with nogil:
+            failed = adopt(&self.state, &memory, &found, &failure)
+        if failed:
+            held.release()
+            self.fail(&failure, "naming memory in a capture")
+        block.slot = found.slot
+        block.generation = found.generation
+        if self.stand_ins.setdefault(held.block.generation, block) is not block:
+            held.release()                              # another thread was quicker
+            return self.stand_ins[held.block.generation]
+        self.blocks[block.generation] = block
+        for handle in list(self.members):
+            if home is None or <size_t>home.state.handle != handle:
+                self.allow_on(block, handle)
+        return block
+
+    cdef int fail(self, Failure* failure, str what, str where="") except -1:
+        cdef StandIn block = self.blocks.get(failure.generation)
+        if self.is_over:
+            raise StreamMisuseError(f"{where}{what}: the capture that this use began in has ended")
+        if block is not None:
+            failure.generation = block.held.block.generation
+        return self.runtime.fail(failure, what, where)
+
+    # ------------------------------------------------------------------------------------------ the end
+    cdef bint has_open_window(self):
+        return any([(<Stream>stream).state.windows for stream in self.members.values()])
+
+    cdef bint may_be_written(self, StandIn block) except -1:
+        """True if work that is not recorded may have written a block in the capture: the fill of new memory, that of an
+        opaque stream or of a consumer, that of the library that captures."""
+        cdef bint may = self.is_foreign or block.held.block.home in self.members
+        cdef size_t i
+        for i in range(block.streams.size()):
+            may = may or block.streams[i] in self.members
+        return may
+
+    cdef list end(self, bint failed):
+        """End the order of the capture.  Returns the blocks that launches of the graph use; after a failure none."""
+        cdef StandIn block
+        cdef list used = []
+        self.is_over = True
+        for item in self.stand_ins.values():
+            block = <StandIn>item
+            with nogil:
+                block.held.access = access_of(&self.state, block.slot)
+            if block.held.access and not block.is_named and self.may_be_written(block):
+                block.held.access = READ_WRITE
+            if failed or not block.held.access:
+                block.held.release()
+            else:
+                used.append(block.held)
+        self.ordering.end_core()                        # other runtimes look at these streams no more
+        with nogil:
+            end_order(&self.state)
+        self.members.clear()
+        self.owners.clear()
+        self.stand_ins.clear()
+        self.runtime.free_dropped()
+        return used
+
+
+cdef Discipline discipline_by_handle(OrderState* order, cy.CUstream handle) noexcept nogil:
+    """Get the discipline of the stream that a runtime knows under a handle.  The stream itself cannot be looked at while
+    it captures, so the strictest counts of those that had the handle."""
+    cdef Discipline found = SEALED
+    cdef bint there = False
+    cdef size_t i
+    order.lock.lock()
+    for i in range(order.streams.size()):
+        if order.streams[i].alive and order.streams[i].handle == handle:
+            there = True
+            if order.streams[i].discipline == OPAQUE or found == SEALED:
+                found = order.streams[i].discipline
+    order.lock.unlock()
+    return found if there else ORDINARY
+
+
+cdef CaptureCore make_capture_core(Core runtime, bint is_foreign):
+    """Make the core of a capture that begins."""
+    cdef StreamPool pool = StreamPool.__new__(StreamPool)
+    cdef CaptureCore core
+    pool.ordering = Ordering.__new__(Ordering, runtime.ordering.context)
+    pool.states, pool.spare, pool.priorities = [], {}, {}
+    core = CaptureCore.__new__(CaptureCore, pool, DirectMemoryResource(runtime.device_id), policy="precise")
+    core.runtime = runtime
+    core.is_foreign = is_foreign
+    core.members, core.stand_ins, core.blocks, core.owners = {}, {}, {}, []
+    return core
+
+
+cdef CaptureCore capture_on(cy.CUstream handle, Context context):
+    """Return the core of the capture that a stream takes part in; None if it takes part in none that is known."""
+    cdef uint64_t capture = 0
+    cdef Failure ignored
+    cdef Scope scope
+    with nogil:
+        if not enter_context(context.handle, &scope, &ignored):
+            capture_of(handle, &capture, &ignored)      # what fails here fails on entry, too
+            leave_context(&scope)
+    return captures.get(capture)
+
+
+cdef Stream captured(Stream stream):
+    """Return a stream as the capture knows it that it takes part in; if there is none, the stream itself."""
+    if stream.state == NULL or stream.state.remote:
+        return stream
+    cdef CaptureCore core = capture_on(stream.state.handle, stream.ordering.context)
+    return core.member(stream.state.handle, stream) if core is not None else stream
+
+
+cdef Stream captured_foreign(object what):
+    """Return a stream of another library as the capture knows it that it takes part in; None if there is none.  The
+    runtime cannot look at it meanwhile."""
+    cdef cy.CUstream handle = parse(what)
+    cdef CaptureCore core
+    for context in {each.ordering.context for each in captures.values()}:
+        core = capture_on(handle, context)
+        if core is not None:
+            return core.member(handle, None)
+    return None
