@@ -88,7 +88,7 @@ cdef class Core:
     """
 
     def __cinit__(self, StreamPool stream_pool not None, DeviceMemoryResource resource not None, *,
-                  str policy="adaptive"):
+                  str policy="adaptive", bint may_wait=True):
         if policy not in POLICIES:
             raise ValueError(f"policy {policy!r} is unknown; choose one of {', '.join(POLICIES)}")
         if stream_pool.ordering is None:
@@ -113,7 +113,8 @@ cdef class Core:
         take_at_forks(&self.state.windows_lock, LEAF_LOCK)
         self.ordering.begin_core(self)
         self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
-        finish_ended(self.ordering.context)
+        if may_wait:                                    # not while a graph is captured
+            finish_ended(self.ordering.context)
         resource.bind(stream_pool)
         use_caches(&self.state)
 

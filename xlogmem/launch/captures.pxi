@@ -271,7 +271,8 @@ cdef CaptureCore make_capture_core(Core runtime, bint is_foreign):
     cdef CaptureCore core
     pool.ordering = Ordering.__new__(Ordering, runtime.ordering.context)
     pool.states, pool.spare, pool.priorities = [], {}, {}
-    core = CaptureCore.__new__(CaptureCore, pool, DirectMemoryResource(runtime.device_id), policy="precise")
+    core = CaptureCore.__new__(CaptureCore, pool, DirectMemoryResource(runtime.device_id), policy="precise",
+                               may_wait=False)
     core.runtime = runtime
     core.is_foreign = is_foreign
     core.members, core.stand_ins, core.blocks, core.owners = {}, {}, {}, []
