@@ -12,6 +12,7 @@ from xlogmem_bench.cases.awaiting import awaited
 from xlogmem_bench.cases.columns import in_columns
 from xlogmem_bench.cases.enabled import through_enabled
 from xlogmem_bench.cases.frees import freed_after_reads
+from xlogmem_bench.cases.graphs import handed_over_inside, launched
 from xlogmem_bench.cases.host import accessed_by_host, pinned_pairs
 from xlogmem_bench.cases.lookup import looked_up
 from xlogmem_bench.cases.model import GIB, KERNEL_NS, KIB, MIB, Case
@@ -31,7 +32,7 @@ __all__ = ["FAMILIES", "all_cases"]
 ALLOCATING = ("RMM", "CuPy", "PyTorch", "cuda.core")
 FAMILIES: dict[str, tuple[str, ...]] = {
     "allocate": ALLOCATING, "use": ("CuPy", "PyTorch", "cuda.core", "CUDASTF"), "free": ("PyTorch",), "lookup": (),
-    "host": ALLOCATING, "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",),
+    "graph": (), "host": ALLOCATING, "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",),
     "enabled": (*ALLOCATING, "Numba"), "pylibcudf": ("RMM", "pylibcudf")}
 SIZES = {256: "256 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB", 64 * MIB: "64 MiB"}
 
@@ -44,7 +45,7 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> tuple[Case, ..
     if (scale, log_files) not in _listed:
         _listed[scale, log_files] = (
             *allocate_cases(scale), *fragmented_cases(scale), *use_cases(), *free_cases(), *lookup_cases(scale),
-            *host_cases(scale), *replay_cases(scale, log_files), *random_allocation_cases(scale),
+            *graph_cases(), *host_cases(scale), *replay_cases(scale, log_files), *random_allocation_cases(scale),
             *multi_stream_cases(), *rmm_cases(scale), *adaptor_cases(), *enabled_cases(scale), *pylibcudf_cases())
     return _listed[scale, log_files]
 
@@ -104,6 +105,13 @@ def lookup_cases(scale: int) -> Iterator[Case]:
             yield Case(f"lookup/{live:,} live" + (", interior" if interior else ""), "lookup", "lookup",
                        looked_up(count, interior), {"live": count, "interior": interior},
                        quick=live in (1_000, 100_000) and not interior)
+
+
+def graph_cases() -> Iterator[Case]:
+    for blocks in (1, 16):
+        yield Case(f"graph/launch, {blocks} blocks" if blocks > 1 else "graph/launch, 1 block", "graph", "launch",
+                   launched(blocks), {"blocks": blocks}, quick=blocks == 16)
+    yield Case("graph/hand-over in a capture", "graph", "round of two nodes", handed_over_inside(), quick=True)
 
 
 def host_cases(scale: int) -> Iterator[Case]:
