@@ -10,7 +10,7 @@ from xlogmem.streams cimport Stream
 
 cdef class Together:
     # What a launch across devices consists of, beside the recorder that the program holds.
-    cdef list others            # recorders in runtimes of other devices
+    cdef list others            # recorders in other runtimes: see launch/elsewhere.pxi
     cdef Stream own_stream      # the stream, as a runtime of its own device knows it
     cdef object named           # the object that the program gave for it, if that was another one
     cdef bint copies            # nothing but copies by the driver, which need no access
@@ -51,5 +51,4 @@ cdef class LaunchRecorder:
 cdef LaunchRecorder record_on(Stream stream)
 cdef int add_use(LaunchRecorder recorder, object what, int access, object named) except -1
 cdef int add_host_memory(LaunchRecorder recorder, const void* memory, size_t nbytes, int access) except -1
-cdef LaunchRecorder access_of_runtimes_beside(Core runtime, const void* memory, size_t nbytes, int access)
 cdef int copy_together(LaunchRecorder recorder, Stream own_stream) except -1

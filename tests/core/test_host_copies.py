@@ -2,19 +2,22 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Callable
 from typing import Any
 
 import numpy
 import pytest
 from cuda.bindings import driver as cuda
-from other_threads import Beside, beside_waiting
+from four_streams import Capture
+from other_threads import Beside, beside_waiting, until
 
 import xlogmem
 from xlogmem import (
     Buffer,
     DeviceRuntime,
     DeviceState,
+    DriverError,
     ManagedMemoryResource,
     PinnedMemoryResource,
     StreamMisuseError,
@@ -233,8 +236,8 @@ def test_a_copy_inside_an_access_of_its_own_thread_is_refused(program):
 
 
 # ---------------------------------------------------------------------------------------------- beside
-def test_a_copy_is_made_inside_an_access_in_the_runtime_beside(program):
-    """Until the host has waited for the copy, launches there wait; afterwards nothing is open."""
+def test_a_copy_is_a_use_in_the_runtime_beside(program):
+    """Until the copy is queued, launches there wait; afterwards nothing is open."""
     p = program(beside=True)
     target, refused = p.full(0), []
 
@@ -248,7 +251,7 @@ def test_a_copy_is_made_inside_an_access_in_the_runtime_beside(program):
         p.x.driver.on_call(call, lambda *_: Beside(look).result())
         copy(p.array, p.x.U)
         assert len(refused) == 1
-        assert "is still open, on the host" in refused.pop()
+        assert "is still open, on stream" in refused.pop()
         with use(p.T, write=p.block):
             pass
 
@@ -268,7 +271,7 @@ def test_a_copy_inside_a_launch_of_its_own_thread_beside_is_refused(program):
     target = p.full(5)
     with use(p.T, write=p.block):
         for copy in (target.copy_from, target.copy_to, p.state.upload):
-            with pytest.raises(StreamMisuseError, match="while this one on the host waits"):
+            with pytest.raises(StreamMisuseError, match=r"while this one on (stream \d+|the host) waits"):
                 copy(p.array)
     assert target.tolist() == [5] * NBYTES
 
@@ -287,7 +290,7 @@ def test_an_upload_of_memory_that_two_runtimes_track(program, dropped):
     with use(stream, read=source, write=blocks[1]):
         check(cuda.cuMemcpyDtoHAsync(address, source.ptr, NBYTES, stream.handle))
     if dropped:
-        p.x.driver.drop("cuEventSynchronize")
+        p.x.driver.drop("cuStreamWaitEvent")
     made = p.state.upload(array, p.x.U)
     assert made.to_numpy().tolist() == [1 if dropped else 5] * NBYTES
     p.x.driver.clear_races()
@@ -298,17 +301,116 @@ def test_an_upload_of_memory_that_two_runtimes_track(program, dropped):
 
 
 @pytest.mark.parametrize("dropped", [False, True])
-def test_the_host_waits_for_the_work_of_the_runtime_beside(program, dropped):
+def test_a_copy_waits_for_the_work_of_the_runtime_beside(program, dropped):
     p = program(beside=True)
-    source, target = p.full_there(5), p.full(0)
-    p.x.runtime.synchronize()
+    source, target = p.full_there(5), p.state.full(NBYTES, 0, "uint8", p.x.U)
     p.download(source, True)
     if dropped:
-        p.x.driver.drop("cuEventSynchronize")
+        p.x.driver.drop("cuStreamWaitEvent")
     target.copy_from(p.array, p.x.U)
     assert target.to_numpy().tolist() == [1 if dropped else 5] * NBYTES
     assert bool(p.x.driver.races()) == dropped
     p.x.driver.clear_races()
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+def test_two_threads_copy_between_two_runtimes_of_a_device(program, nth):
+    """Each copy is in both runtimes, and both threads open the windows of their copies in one order: also where one
+    begins at the worst moment of the other's, none is refused."""
+    p = program()
+    states = p.state, DeviceState(DeviceRuntime())
+    streams = p.x.U, states[1].runtime.acquire_stream()
+    buffers = [state.full(NBYTES, 5, "uint8", stream, resource=PinnedMemoryResource())
+               for state, stream in zip(states, streams, strict=True)]
+    arrays = [(ctypes.c_uint8 * NBYTES).from_address(buffer.ptr) for buffer in buffers]
+    copies = [lambda: buffers[0].copy_from(arrays[1], streams[0]), lambda: buffers[1].copy_from(arrays[0], streams[1])]
+    for copy in copies:                                 # each runtime knows both streams
+        copy()
+    besides: list[Beside] = []
+
+    def waits() -> int:
+        return sum(state.runtime.counters()["conflict_waits"] for state in states)
+
+    def begin_the_other() -> None:
+        before = waits()
+        besides.append(Beside(copies[1]))
+        until(lambda: waits() > before or not besides[0].is_alive())
+
+    p.x.driver.on_call("cuStreamIsCapturing", begin_the_other, nth)
+    copies[0]()
+    besides[0].result()
+    assert buffers[0].tolist() == buffers[1].tolist() == [5] * NBYTES
+    copies.clear()                                      # the hook keeps them
+
+
+@pytest.mark.parametrize(("call", "dropped"), [
+    ("cuMemcpyDtoHAsync", False), ("cuEventSynchronize", False), ("cuEventSynchronize", True)])
+def test_a_copy_whose_wait_fails_stays_a_use_beside(program, call, dropped):
+    """What comes next there waits for the copy."""
+    p = program(beside=True)
+    source = p.full(5)
+    if call == "cuEventSynchronize":                    # once the copy is queued
+        p.x.driver.on_call("cuMemcpyDtoHAsync", lambda: p.x.driver.fail(call))
+    else:
+        p.x.driver.fail(call)
+    with pytest.raises(DriverError, match=call):
+        source.copy_to(p.array, p.x.U)
+    assert "written" in [kind for kind, _ in p.block.frontier]
+    if dropped:
+        p.x.driver.drop("cuStreamWaitEvent")
+    with use(p.S, write=p.block):                       # its home, which waits for the copy alone
+        check(cuda.cuMemsetD8Async(p.block.ptr, 9, NBYTES, p.S.handle))
+    check(cuda.cuCtxSynchronize())
+    assert len(p.x.driver.races()) == dropped
+    p.x.driver.clear_races()
+    assert dropped or list(p.array) == [9] * NBYTES
+
+
+@pytest.mark.parametrize("which", ["legacy", "per thread", "foreign", "known to both"])
+def test_a_copy_on_a_stream_that_may_end(program, which):
+    """The runtime beside knows it as the stream of a launch, until it is unregistered where the program named it."""
+    p = program(beside=True)
+    handle = {"legacy": 1, "per thread": 2}.get(which) or check(cuda.cuStreamCreate(1))
+    stream = p.x.runtime.register_stream(handle)
+    there = p.there.runtime.register_stream(handle) if which == "known to both" else p.T
+    source, target = p.full_there(5), p.full(0)
+    with use(there, read=source, write=p.block):
+        check(cuda.cuMemcpyDtoHAsync(p.block.ptr, source.ptr, NBYTES, there.handle))
+    target.copy_from(p.array, stream)
+    with use(there, write=p.block):
+        check(cuda.cuMemsetD8Async(p.block.ptr, 9, NBYTES, there.handle))
+    assert target.tolist() == [5] * NBYTES
+    if which not in ("legacy", "per thread"):
+        p.x.runtime.unregister_stream(stream)
+        if there is not p.T:
+            p.there.runtime.unregister_stream(there)
+        check(cuda.cuStreamDestroy(handle))
+    with use(p.T, write=p.block):
+        check(cuda.cuMemsetD8Async(p.block.ptr, 7, NBYTES, p.T.handle))
+    check(cuda.cuCtxSynchronize())
+    assert list(p.array) == [7] * NBYTES
+
+
+def test_the_runtime_of_a_copy_ends_before_the_runtime_beside(program):
+    p = program(beside=True)
+    state = DeviceState(DeviceRuntime())
+    target = state.full(NBYTES, 0, "uint8", state.runtime.acquire_stream())
+    target.copy_from(p.array)
+    assert target.tolist() == [1] * NBYTES
+    del state, target
+    gc.collect()
+    for stream in (p.S, p.T):
+        with use(stream, write=p.block):
+            check(cuda.cuMemsetD8Async(p.block.ptr, 9, NBYTES, stream.handle))
+
+
+def test_a_copy_on_a_capturing_stream_is_refused_and_the_capture_goes_on(program):
+    p = program(beside=True)
+    target = p.full(3)
+    with Capture(p.x.U), pytest.raises(StreamMisuseError, match="is capturing a graph"):
+        target.copy_from(p.array, p.x.U)
+    assert target.tolist() == [3] * NBYTES
+    assert [kind for kind, _ in p.block.frontier] == ["allocated"]
 
 
 def test_a_runtime_beside_whose_context_is_lost_is_in_the_way_of_no_copy(program):

@@ -147,39 +147,21 @@ cdef int add_tracked_in(LaunchRecorder recorder, Core core, Extent* extent, int 
 
 cdef int add_host_memory(LaunchRecorder recorder, const void* memory, size_t nbytes, int access) except -1:
     """Register the blocks that page-locked or managed memory of the program reaches, in this runtime and in the others;
-    where it is not tracked, nothing.  For a launch on a stream, `access_of_runtimes_beside` has what is left out."""
+    where it is not tracked, nothing."""
     cdef Core core
-    cdef Extent extent = extent_of_memory(memory, nbytes)
+    cdef Extent extent
+    extent.first = <uint64_t>memory
+    extent.last = extent.first + (nbytes - 1)
     for core in all_runtimes():
-        if not is_beside(recorder, core) or (recorder.stream is None and not core.state.marks.load() & LOST):
+        if not is_beside(recorder, core) or not core.state.marks.load() & LOST:     # nothing runs there any more
             add_tracked_in(recorder, core, &extent, access)
     return 0
-
-
-cdef LaunchRecorder access_of_runtimes_beside(Core runtime, const void* memory, size_t nbytes, int access):
-    """The recorder of an access by the host to what other runtimes of the same device track of this memory: they do not
-    know the streams of this one.  A copy that the host waits for is made inside the access.  None: they track nothing.
-    """
-    cdef LaunchRecorder recorder = LaunchRecorder(host, runtime=runtime)
-    cdef Core core
-    cdef Extent extent = extent_of_memory(memory, nbytes)
-    for core in all_runtimes():
-        if is_beside(recorder, core) and not core.state.marks.load() & LOST:    # nothing runs there any more
-            add_tracked_in(recorder, core, &extent, access)
-    return recorder if recorder.together is not None else None
 
 
 cdef inline bint is_beside(LaunchRecorder recorder, Core core) noexcept:
     """True if this is another runtime of the same device."""
     return (core is not recorder.runtime
             and core.ordering.context.device_id == recorder.runtime.ordering.context.device_id)
-
-
-cdef inline Extent extent_of_memory(const void* memory, size_t nbytes) noexcept:
-    cdef Extent extent
-    extent.first = <uint64_t>memory
-    extent.last = extent.first + (nbytes - 1)
-    return extent
 
 
 cdef int add_parts(LaunchRecorder recorder, object parts, int access, object named) except -1:

@@ -2,9 +2,9 @@
 #
 # Each runtime keeps its own memory in order.  So a launch has a recorder in every runtime whose blocks it names: the
 # recorder that the program holds, and in `together` those of other devices, on the same CUDA stream as these devices
-# know it (_foreign/objects/remote.pxi).  All recorders are opened, in the order of their devices, before the launch,
-# and filed after it.  Two launches that name blocks of the same devices wait for each other in that order, so never in
-# a circle.
+# know it (_foreign/objects/remote.pxi).  All recorders are opened, in the order of their devices and runtimes, before
+# the launch, and filed after it.  Two launches that name blocks of the same devices wait for each other in that order,
+# so never in a circle.  A copy may touch memory of two runtimes of one device, and is a launch of this kind too.
 #
 # Work that has no access to the memory would end its context.  So access is checked before anything is opened: block by
 # block, or once for a resource that hands out memory of one kind.
@@ -95,7 +95,7 @@ cdef LaunchRecorder recorder_of(LaunchRecorder recorder, object what):
 
 
 cdef LaunchRecorder recorder_in(LaunchRecorder recorder, Core core):
-    """Return the recorder of the same launch in the runtime of another device."""
+    """Return the recorder of the same launch in another runtime, which nearly always is that of another device."""
     cdef LaunchRecorder other
     if isinstance(recorder.runtime, CaptureCore):
         raise StreamMisuseError(f"memory of device {core.device_id} is used in a capture on device "
@@ -110,6 +110,8 @@ cdef LaunchRecorder recorder_in(LaunchRecorder recorder, Core core):
         begin_access(other, core)
     elif together.named is not None and core.device_id == together.own_stream.ordering.context.device_id:
         other = record_on(core.stream_of(together.named))       # its own device may have several runtimes
+    elif is_beside(recorder, core):                     # to which the stream of a copy is remote all the same
+        other = record_on(core.streams.remote(together.own_stream))
     else:
         other = record_on(core.stream_for_use(together.own_stream))
     other.together = None                               # it is one of several itself

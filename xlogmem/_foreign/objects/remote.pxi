@@ -7,6 +7,8 @@
 # belong too; nothing is allocated or freed on the stream; and the program names the stream by a handle of a runtime of
 # the stream's own device.  That runtime knows the discipline and the owner of the stream, and has the other runtimes
 # unregister the stream once it has done so itself.
+#
+# For a copy that touches memory of two runtimes of one device, the stream of the one is remote to the other too.
 
 import weakref
 

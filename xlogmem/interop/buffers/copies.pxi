@@ -42,7 +42,6 @@ from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport (
     LaunchRecorder,
-    access_of_runtimes_beside,
     add_host_memory,
     add_use,
     copy_together,
@@ -314,27 +313,16 @@ cdef int download(Buffer buffer, void* target, Stream stream) except -1:
     """Copy all bytes from the first to the last element to the host, and wait for the copy."""
     cdef LaunchRecorder recorder = buffer.new_recorder(stream, READ)
     cdef Work work
-    cdef uint64_t position
-    cdef bint pinned = is_pinned(target)
     work.kind, work.source, work.nbytes = COPY_OUT, buffer.layout.start, buffer.layout.extent
     work.target = <uint64_t>target
-    if pinned:
+    if is_pinned(target):
         add_host_memory(recorder, target, work.nbytes, WRITE)
     begin_call(buffer)
     try:
-        with access_beside(buffer.core, target, work.nbytes, WRITE) if pinned else nullcontext():
-            position = enqueue(buffer, recorder, &work, "copying to the host")
-            host_wait(stream, position, buffer.core)
+        host_wait(stream, enqueue(buffer, recorder, &work, "copying to the host"), buffer.core)
     finally:
         end_call(buffer)
     return 0
-
-
-cdef object access_beside(Core core, const void* memory, size_t nbytes, int access):
-    """What a copy is made in, on a stream, from or to page-locked memory that other runtimes of the device may track.
-    """
-    recorder = access_of_runtimes_beside(core, memory, nbytes, access)
-    return recorder if recorder is not None else nullcontext()
 
 
 # ---------------------------------------------------------------------------------------------- by the host itself
@@ -430,8 +418,7 @@ cdef int copy_host(Buffer target, const void* host, object stream) except -1:
         if not pinned:
             upload(target, host, resolved, False)
         else:                                           # the driver reads it later than the call returns
-            with access_beside(target.core, host, target.layout.nbytes(), READ):
-                host_wait(resolved, upload(target, host, resolved, True), target.core)
+            host_wait(resolved, upload(target, host, resolved, True), target.core)
     finally:
         end_call(target)
     return 0

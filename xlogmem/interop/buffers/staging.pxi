@@ -12,7 +12,7 @@ from xlogmem._core cimport LAUNCHED, READ, WRITE, Found
 from xlogmem._driver cimport is_system_memory
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.interop._layout cimport ArrayLayout
-from xlogmem.launch cimport LaunchRecorder, access_of_runtimes_beside, add_use, record_on
+from xlogmem.launch cimport LaunchRecorder, add_use, record_on
 from xlogmem.streams cimport Stream
 from xlogmem.streams import host
 
@@ -23,14 +23,12 @@ cdef enum:
 
 
 cdef bint is_read_in_place(Core core, const void* memory, size_t nbytes) except -1:
-    """True if one block of the runtime has all of the memory, which the driver reads in the order of the stream, and no
-    other runtime of the device tracks any of it."""
+    """True if one block of the runtime has all of the memory, which the driver reads in the order of the stream."""
     cdef Found found
     cdef uint64_t first = <uint64_t>memory
     if is_system_memory(first):
         return False
-    return (core.find(first, &found) and found.nbytes - (first - found.ptr) >= nbytes
-            and access_of_runtimes_beside(core, memory, nbytes, READ) is None)
+    return core.find(first, &found) and found.nbytes - (first - found.ptr) >= nbytes
 
 
 def upload_into(Buffer target not None, source, stream):
@@ -50,7 +48,7 @@ cdef int upload_without_wait(Buffer target, const void* source, Stream stream) e
     cdef bint pinned = is_pinned(source)
     if pinned and is_read_in_place(target.core, source, nbytes):
         upload(target, source, stream, True)
-    elif pinned:                            # of the system, of several blocks or runtimes, or not declared by a use
+    elif pinned:                            # of the system, of several blocks, or not declared by a use here
         with read_memory_on_host(target.core, source, nbytes):
             upload_in_pieces(target, source, nbytes, stream)
     elif nbytes <= <size_t>TAKEN_AT_ONCE:
