@@ -4,7 +4,7 @@ from __future__ import annotations
 import gc
 
 import pytest
-from c_table import ANY_THREAD, CONFLICT, INVALID, NOT_FOUND, READ, REFUSE_CONFLICTS, STALE, Hold, Refused
+from c_table import ANY_THREAD, CAPTURING, CONFLICT, INVALID, NOT_FOUND, READ, REFUSE_CONFLICTS, STALE, Hold, Refused
 from four_streams import Capture
 from other_threads import Beside
 from two_devices import COUNT, Devices, current
@@ -74,7 +74,7 @@ def test_a_stream_is_ordered_after_a_block_of_another_device(devices, driver):
     assert driver.races() == []
 
 
-def test_errors_have_their_kinds(devices):
+def test_errors_have_their_kinds(devices, driver):
     hold, here, there = devices.holds[0], devices.streams[0][0], devices.streams[1][0]
     block, freed = devices.allocate(1), devices.allocate(1)
     identity = devices.holds[1].identify(freed)
@@ -85,7 +85,7 @@ def test_errors_have_their_kinds(devices):
         hold.prepare(here.handle, read=[block.ptr, identity])
     with refused(NOT_FOUND, "^access 2 of 2: no block of this runtime is alive around 0x4d"):
         hold.prepare(here.handle, read=[block.ptr, 77])
-    with Capture(here), refused(5, "is capturing a graph"):
+    with Capture(here), refused(CAPTURING, "is capturing a graph"):
         hold.prepare(here.handle, read=[block.ptr])
     with use(there, write=block), refused(CONFLICT, "in another use that is still open"):
         hold.prepare(here.handle, read=[block.ptr], flags=REFUSE_CONFLICTS)
@@ -96,6 +96,11 @@ def test_errors_have_their_kinds(devices):
     finally:
         enable_peer_access(0, 1)
     hold.finish(hold.prepare(here.handle, read=[block.ptr]))        # as the message says
+    with use(there, write=block):
+        devices.write(there, block)
+    driver.fail("cuStreamWaitEvent", code=907)
+    with refused(CAPTURING, "CUDA_ERROR_CAPTURED_EVENT"):
+        hold.prepare(here.handle, read=[block.ptr])
     block.free()
     assert devices.runtimes[1].counters()["deferred_frees"] == 0
 

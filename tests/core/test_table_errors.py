@@ -5,9 +5,11 @@ import gc
 import weakref
 
 import pytest
-from c_table import FAILED, OUT_OF_MEMORY, Hold, Refused
+from c_table import CAPTURING, FAILED, INVALID, OUT_OF_MEMORY, Hold, Refused
+from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceMemoryResource, DeviceRuntime
+from xlogmem.sim.kernels import check
 
 
 @pytest.mark.simulator
@@ -25,6 +27,42 @@ def test_out_of_memory_is_a_kind_of_its_own(four_and_hold, driver):
         hold.allocate(8)
     assert refused.value.kind == FAILED
     assert b.runtime.live_bytes == 0
+
+
+CALLS = pytest.mark.parametrize("call", [
+    lambda hold, ptr, stream: hold.allocate(8, stream), lambda hold, ptr, stream: hold.record_use(ptr, stream),
+    lambda hold, ptr, stream: hold.prepare(stream, read=[ptr]), lambda hold, ptr, stream: hold.wait(stream, ptr),
+    lambda hold, ptr, stream: hold.hold_stream(stream)])
+
+
+@pytest.mark.simulator
+@CALLS
+def test_a_stream_that_does_not_exist_is_a_wrong_argument(four_and_hold, driver, call):
+    """Whether it never did, or was destroyed."""
+    _, hold = four_and_hold
+    handle, ptr = int(check(cuda.cuStreamCreate(1))), hold.allocate(8)
+    check(cuda.cuStreamDestroy(handle))
+    for wrong in (handle, 0x1234560):
+        with pytest.raises(Refused, match=f"stream {wrong:#x} does not exist: cu.* gave CUDA_ERROR_INVALID_HANDLE",
+                           check=lambda error: error.kind == INVALID):
+            call(hold, ptr, wrong)
+    driver.clear_races()                                # of the destroyed stream
+    hold.free(ptr)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize(("code", "kind"), [*((code, CAPTURING) for code in range(900, 908)), (908, FAILED)])
+@CALLS
+def test_what_a_capture_does_not_permit_is_a_kind_of_its_own(four_and_hold, driver, call, code, kind):
+    _, hold = four_and_hold
+    handle, ptr = int(check(cuda.cuStreamCreate(1))), hold.allocate(8)
+    for nth in (1, 2):                                  # a call that keeps the GIL is made once more without it
+        driver.fail("cuStreamIsCapturing", nth, code)
+    with pytest.raises(Refused, check=lambda error: error.kind == kind):
+        call(hold, ptr, handle)
+    cuda.cuStreamIsCapturing(handle)                    # the other failure, if it is left
+    hold.free(ptr)
+    check(cuda.cuStreamDestroy(handle))
 
 
 def test_what_a_python_resource_raises_is_reported():

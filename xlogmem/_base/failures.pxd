@@ -26,6 +26,7 @@ cdef enum FailureKind:
     PROCESS_WAS_FORKED
     PYTHON_RAISED               # exception (an owned reference), code: out of memory, a sticky one, or unknown
     RESOURCE_FAILED             # text, code: out of memory or unknown
+    ARGUMENT_IS_WRONG           # text, code: of a call of the C table
     OUT_OF_BUDGET               # budget; code: out of memory, or unknown where freeing would not help
 
 
@@ -64,6 +65,7 @@ cdef int fail_stream(Failure* failure, FailureKind kind, uint64_t stream) noexce
 cdef int fail_gone(Failure* failure, uint64_t handle) noexcept nogil
 cdef int fail_block(Failure* failure, FailureKind kind, uint64_t generation, size_t argument) noexcept nogil
 cdef int fail_resource(Failure* failure, cy.CUresult code) noexcept nogil
+cdef int fail_argument(Failure* failure, cy.CUresult code) noexcept nogil
 cdef int keep_exception(Failure* failure, object exception) except -1
 
 cdef bint is_sticky(Failure* failure) noexcept nogil

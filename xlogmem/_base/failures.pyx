@@ -92,6 +92,13 @@ cdef int fail_resource(Failure* failure, cy.CUresult code) noexcept nogil:
     return 1
 
 
+cdef int fail_argument(Failure* failure, cy.CUresult code) noexcept nogil:
+    """Do as `fail_resource` for a wrong argument of a call of the C table, before anything was done."""
+    failure.kind = ARGUMENT_IS_WRONG
+    failure.code = code
+    return 1
+
+
 cdef int keep_exception(Failure* failure, object exception) except -1:
     """Keep an exception in a failure.  The failure owns a reference until it is raised or dropped; its text is for
     readers without the GIL."""
@@ -178,7 +185,7 @@ cdef void drop_half_character(char* text) noexcept nogil:
 cdef void write_sentence(Failure* failure, char* text, size_t size) noexcept nogil:
     if failure.kind == DRIVER_FAILED:
         format_driver_failure(failure, text, size)
-    elif failure.kind == RESOURCE_FAILED:
+    elif failure.kind in (RESOURCE_FAILED, ARGUMENT_IS_WRONG):
         snprintf(text, size, "%s", failure.text)
     elif failure.kind == PYTHON_RAISED:
         format_exception(failure.exception, text, size)
@@ -430,7 +437,7 @@ cdef object class_of(Failure* failure):
         return DeviceLostError
     if is_out_of_memory(failure):
         return OutOfDeviceMemoryError
-    if failure.kind in (DRIVER_FAILED, RESOURCE_FAILED, PROCESS_WAS_FORKED, STREAM_IS_GONE):
+    if failure.kind in (DRIVER_FAILED, RESOURCE_FAILED, ARGUMENT_IS_WRONG, PROCESS_WAS_FORKED, STREAM_IS_GONE):
         return DriverError
     if failure.kind == BLOCK_IS_STALE:
         return UseAfterFreeError
@@ -450,7 +457,7 @@ cdef object exception_without_kind(Failure* failure, str message):
     kind = class_of(failure)
     if failure.kind in (DRIVER_FAILED, STREAM_IS_GONE):
         return kind(message, call=failure.call.decode(), code=int(failure.code), name=error_name(failure.code)[0])
-    if failure.kind == RESOURCE_FAILED:
+    if failure.kind in (RESOURCE_FAILED, ARGUMENT_IS_WRONG):
         return kind(message, code=int(failure.code))
     if failure.kind == BLOCK_IS_STALE:
         return kind(failure.generation, message)

@@ -8,7 +8,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
 
-from xlogmem.errors import DeviceLostError, StreamMisuseError, UseAfterFreeError
+from xlogmem.errors import DeviceLostError, DriverError, StreamMisuseError, UseAfterFreeError
 from xlogmem._base.failures cimport (
     BLOCK_IS_AWAITED,
     BLOCK_IS_CONTESTED,
@@ -156,7 +156,8 @@ cdef int fill_raised(object raised, xlogmem_error* error) except -1:
         error.kind = XLOGMEM_STALE
     elif isinstance(raised, DeviceLostError):
         error.kind = XLOGMEM_LOST
-    elif kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING):
+    elif kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING) or (
+            isinstance(raised, DriverError) and is_of_capture(raised.code or 0)):
         error.kind = XLOGMEM_CAPTURING
     elif kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
         error.kind = XLOGMEM_CONFLICT

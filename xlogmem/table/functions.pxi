@@ -28,6 +28,7 @@ from xlogmem.native cimport (
 )
 from xlogmem._base.cpp cimport check, make_new, unlikely
 from xlogmem._base.failures cimport (
+    ARGUMENT_IS_WRONG,
     BLOCK_IS_AWAITED,
     BLOCK_IS_CONTESTED,
     BLOCK_IS_ON_DEVICE,
@@ -42,6 +43,7 @@ from xlogmem._base.failures cimport (
     WAIT_IS_CIRCULAR,
     Failure,
     UnderWay,
+    fail_argument,
     fail_resource,
     fail_stream,
     format_failure,
@@ -127,15 +129,20 @@ cdef int kind_of_failure(Failure* failure) noexcept nogil:
     if failure.kind == BLOCK_IS_STALE:
         return XLOGMEM_STALE
     if failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING) or (
-            failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT):
+            failure.kind == DRIVER_FAILED and is_of_capture(failure.code)):
         return XLOGMEM_CAPTURING
     if failure.kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
         return XLOGMEM_CONFLICT
     if failure.kind == DEVICE_IS_LOST or is_sticky(failure):
         return XLOGMEM_LOST
-    if failure.kind in (STREAM_IS_ELSEWHERE, BLOCK_IS_ON_DEVICE):
+    if failure.kind in (STREAM_IS_ELSEWHERE, BLOCK_IS_ON_DEVICE, ARGUMENT_IS_WRONG):
         return XLOGMEM_INVALID
     return XLOGMEM_FAILED
+
+
+cdef inline bint is_of_capture(int code) noexcept nogil:
+    """True for the codes by which the driver refuses a call because a graph is being captured."""
+    return <int>cy.CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED <= code <= <int>cy.CUDA_ERROR_CAPTURED_EVENT
 
 
 cdef void add_figures(CoreState* core, xlogmem_error* error) noexcept nogil:
@@ -261,7 +268,7 @@ cdef int allocate_for_host_from(RuntimeHold* hold, size_t nbytes, Block** block,
     if not core.resource.host_accessible:
         snprintf(failure.text, sizeof(failure.text),
                  "XLOGMEM_HOST: the runtime's resource has memory of the device alone, which the host cannot use")
-        return fail_resource(failure, cy.CUDA_ERROR_INVALID_VALUE)
+        return fail_argument(failure, cy.CUDA_ERROR_INVALID_VALUE)
     start_call(&wanted, nbytes, core.order.streams[0].handle)
     wanted.tag = hold.tag
     cache = host_cache_of(core, core.resource)

@@ -2,7 +2,7 @@
 
 from libc.stdio cimport snprintf
 
-from xlogmem._base.failures cimport fail_resource
+from xlogmem._base.failures cimport fail_argument
 from xlogmem._core cimport prepare_on_host, refuse_forked
 from xlogmem.native cimport XLOGMEM_HOST, XLOGMEM_KEEPS_STREAM
 
@@ -14,7 +14,7 @@ cdef inline bint names_host(void* stream) noexcept nogil:
 cdef int fail_no_stream(Failure* failure) noexcept nogil:
     snprintf(failure.text, sizeof(failure.text), "XLOGMEM_HOST is the host, and no stream: only prepare, wait, "
              "allocate and deallocate take it")
-    return fail_resource(failure, cy.CUDA_ERROR_INVALID_VALUE)
+    return fail_argument(failure, cy.CUDA_ERROR_INVALID_VALUE)
 
 
 cdef int prepare_access(RuntimeHold* hold, Launch* launch, Window** result, Failure* failure) except -1 nogil:

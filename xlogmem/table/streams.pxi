@@ -10,9 +10,10 @@
 
 from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport snprintf
 
 from xlogmem._base.cpp cimport atomic, check, vector
-from xlogmem._base.failures cimport STREAM_IS_CAPTURING, Failure, fail_stream
+from xlogmem._base.failures cimport DRIVER_FAILED, STREAM_IS_CAPTURING, Failure, fail_argument, fail_stream
 from xlogmem._base.labels cimport Label
 from xlogmem._core cimport CoreState, StreamCache, Window, return_window
 from xlogmem._driver cimport LEGACY, PER_THREAD, process_was_forked, stream_is_capturing
@@ -172,7 +173,7 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline un
         failed = stream_is_capturing(handle, capturing, failure)    # first: a query of the id would end a capture
     hold.core.order.lock.lock()
     if failed:
-        return 1
+        return fail_no_handle(failure, handle)
     known = cached_stream_locked(hold, handle)
     stays = known != NULL and (unknown != OPAQUE or is_settled(known))
     if known != NULL and known.cache.load() != NULL and is_settled(known):
@@ -187,13 +188,22 @@ cdef int lookup_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline un
         return fail_stream(failure, STREAM_IS_CAPTURING, <size_t>handle)
     found.likely = known.index if stays else 0
     if identify_unlocks(hold.core.order, handle, unknown, &found, failure):
-        return 1
+        return fail_no_handle(failure, handle)
     if found.state != known:
         cache_stream_locked(hold, handle, found.state)
     if <size_t>handle == LEGACY:
         keep_legacy_locked(hold, found.state)
     result[0] = found.state
     return 0
+
+
+cdef int fail_no_handle(Failure* failure, cy.CUstream handle) noexcept nogil:
+    """Complete the failure of a query of a stream that the caller named, if the driver does not know the handle."""
+    if failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_INVALID_HANDLE:
+        snprintf(failure.text, sizeof(failure.text), "stream %#llx does not exist: %s gave CUDA_ERROR_INVALID_HANDLE",
+                 <unsigned long long>handle, failure.call)
+        fail_argument(failure, failure.code)
+    return 1
 
 
 cdef int lookup_usable_stream_locks(RuntimeHold* hold, cy.CUstream given, Discipline unknown, StreamState** result,
