@@ -302,6 +302,8 @@ cdef class DeviceBlock:
         TypeError, ValueError
             At the call: NumPy has no such dtype, or the bytes are not a whole number of elements.  On entry: the host
             cannot reach the memory.
+        UseAfterFreeError
+            On entry, and at the call for a block of no bytes: the block was freed.
 
         Examples
         --------

@@ -12,10 +12,11 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport uint64_t
 
 from xlogmem.errors import StreamMisuseError
+from xlogmem.interop._dtypes import dtype_of
 from xlogmem.launch import until_accessible
 from xlogmem.streams import host
 from xlogmem._core cimport READ, READ_WRITE
-from xlogmem.blocks cimport Core, DeviceBlock
+from xlogmem.blocks cimport Core, DeviceBlock, refuse_freed
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport LaunchRecorder, add_use
 
@@ -133,4 +134,6 @@ cdef Mapping new_mapping(Buffer buffer, object write):
 
 def mapping_of_block(DeviceBlock block not None, Core core not None, dtype, write):
     """What `DeviceBlock.map` returns."""
-    return new_mapping(buffer_of_block(block, core).view(dtype), write)
+    if block.core is None:                              # of no bytes: nothing looks at the block on entry
+        refuse_freed(block)
+    return new_mapping(buffer_of_block(block, core).view(dtype_of(dtype)), write)
