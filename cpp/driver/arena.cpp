@@ -79,12 +79,9 @@ const std::pair<const u64, HostRange>* host_range(u64 address) {
 }
 
 u8* Memory::view_of_host(u64 address) const {
-    auto after = pinned.upper_bound(address);
-    if (after != pinned.begin()) {
-        const auto& [begin, range] = *--after;
-        if (range.alias && address - begin < range.bytes) return range.alias + (address - begin);
-    }
-    return reinterpret_cast<u8*>(address);
+    auto* found = host_range(address);
+    bool is_alias = found && found->second.alias;
+    return is_alias ? found->second.alias + (address - found->first) : reinterpret_cast<u8*>(address);
 }
 
 bool is_pinned(u64 address) { return host_range(address); }

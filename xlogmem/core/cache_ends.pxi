@@ -66,7 +66,6 @@ cdef StreamCache* open_host_cache_locked(CoreState* core, ResourceTable* resourc
             if cache != NULL:
                 cache.host_room.store(resource.frontiers.host_room)
                 open_locked(core, cache, resource, &cache.as_stream, HOST_HANDLE)
-                cache.room = &cache.host_room
                 core.host_caches[i].store(cache)
             return cache
     return NULL
@@ -88,7 +87,7 @@ cdef void open_locked(CoreState* core, StreamCache* cache, ResourceTable* resour
     check(core.order.lock.held(), "the lock is held")
     cache.cache_lock.lock()
     cache.resource = resource
-    cache.room = &core.order.cache_room
+    cache.room = &cache.host_room if is_host(stream) else &core.order.cache_room
     cache.stream = stream
     cache.handle = handle
     cache.cache_lock.unlock()
