@@ -129,7 +129,7 @@ cdef int pool_free_plainly(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* fail
 cdef bint is_host_memory(cy.CUdeviceptr ptr) except -1 nogil
 cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, Memory* memory,
                         Failure* failure) except -1 nogil
-cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil
+cdef int host_is_pinned(const void* ptr, bint* pinned, Failure* failure) except -1 nogil
 cdef int system_allocate(size_t nbytes, uint64_t* ptr, Failure* failure) noexcept nogil
 cdef void system_free(uint64_t ptr) noexcept nogil
 cdef bint is_system_memory(uint64_t ptr) noexcept nogil

@@ -18,6 +18,7 @@ from xlogmem import (
     DeviceRuntime,
     DeviceState,
     DriverError,
+    LaunchRecorder,
     ManagedMemoryResource,
     PinnedMemoryResource,
     StreamMisuseError,
@@ -233,6 +234,22 @@ def test_a_copy_inside_an_access_of_its_own_thread_is_refused(program):
     with use(host, read=p.block):                       # two that read are not in each other's way
         buffer.copy_from(p.array)
     assert buffer.to_numpy().tolist() == [1] * NBYTES
+
+
+@pytest.mark.parametrize("code", [1, 2, 999])
+@pytest.mark.parametrize("copy", [
+    lambda p, made: made.copy_from(p.array, p.x.U), lambda p, made: made.copy_to(p.array, p.x.U),
+    lambda p, made: made.to_numpy(p.x.U), lambda p, made: p.state.upload(p.array, p.x.U),
+    lambda p, made: p.state.from_numpy(p.array[::2], p.x.U), lambda p, made: LaunchRecorder(p.x.U).read(p.array)])
+def test_memory_of_which_the_driver_cannot_say_what_it_is(program, copy, code):
+    """Nothing is copied, and nothing without an order."""
+    p = program()
+    source, made = p.full(7), p.full(5)
+    p.download(source, True)
+    p.x.driver.fail("cuPointerGetAttributes", code=code)
+    with pytest.raises(DriverError, match="cuPointerGetAttributes gave"):
+        copy(p, made)
+    copy(p, made)
 
 
 # ---------------------------------------------------------------------------------------------- beside

@@ -38,8 +38,6 @@ STICKY_EVERY = 8                            # of these points one in eight: a lo
 PATIENCE = 120                              # seconds for 100 points: a lock was left held
 # Calls of the programs themselves: launches, and those that make a capture.
 OWN = {"cuLaunchKernel", "cuModuleGetFunction", "cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphDestroy"}
-# Where a failure is an answer: it is how the driver says that memory of the program is not page-locked.
-ANSWERS = {("copies_beside_another_runtime", "cuPointerGetAttribute")}
 # A free whose stream cannot be identified: the memory "stays allocated until the runtime is destroyed" (xlogmem.h).
 MAY_LEAVE = {"c_table": NBYTES}
 
@@ -170,7 +168,7 @@ def points_of(program: str) -> list[Point]:
         if broken := point.run():
             raise SystemExit(f"{program} is wrong without a failure: {broken}")
     calls = [(call, nth) for call, count in point.calls.items()
-             if call not in OWN and (program, call) not in ANSWERS for nth in range(1, count + 1)]
+             if call not in OWN for nth in range(1, count + 1)]
     return [Point(program, call, nth, code, again) for code in CLASSES.values()
             for again in ((True, False) if code != CLASSES["sticky"] else (True,)) for call, nth in calls]
 

@@ -157,11 +157,18 @@ cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 no
     return 0
 
 
-cdef int host_is_pinned(const void* ptr, bint* pinned) except -1 nogil:
-    """Query whether the host memory is registered with the driver: copies from it may end after the call returns."""
-    cdef unsigned int kind = 0
-    pinned[0] = cy.cuPointerGetAttribute(&kind, cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                         <cy.CUdeviceptr><size_t>ptr) == cy.CUDA_SUCCESS
+cdef int host_is_pinned(const void* ptr, bint* pinned, Failure* failure) except -1 nogil:
+    """Query whether the driver knows the host memory: copies from it may end after the call returns.  Unlike a query of
+    one attribute, this one does not fail for memory that the driver does not know."""
+    cdef cy.CUpointer_attribute attributes[2]
+    cdef void* answers[2]
+    cdef unsigned int kind = 0, managed = 0
+    attributes[0], answers[0] = cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &kind
+    attributes[1], answers[1] = cy.CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed
+    if _check(failure, "cuPointerGetAttributes",
+              cy.cuPointerGetAttributes(2, attributes, answers, <cy.CUdeviceptr><size_t>ptr)):
+        return 1
+    pinned[0] = kind or managed
     return 0
 
 

@@ -7,6 +7,7 @@ from libc.stdint cimport UINT64_MAX
 from xlogmem._base.units import counted
 from xlogmem._driver cimport host_is_pinned, is_system_memory
 from xlogmem._foreign.advice import in_words, kind_of
+from xlogmem._base.failures cimport Failure, raise_failure
 
 
 cdef bint name_address(object address, object what, str where, Extent* extent) except -1:
@@ -129,11 +130,15 @@ cdef bint name_host_memory(object what, str where, Extent* extent) except -1:
 
 
 cdef int refuse_pageable(Extent* extent, object what, str where) except -1:
-    """Raise if the object says that it is in host memory, which neither the driver nor xlogmem has allocated."""
+    """Raise if the object says that it is in host memory, which the driver does not know and xlogmem does not track."""
     cdef bint pinned = False
+    cdef Failure failure
+    cdef int failed
     if extent.on_host and not is_system_memory(extent.ptr):
         with nogil:
-            host_is_pinned(<const void*><size_t>extent.ptr, &pinned)
+            failed = host_is_pinned(<const void*><size_t>extent.ptr, &pinned, &failure)
+        if failed:
+            raise_failure(&failure, f"looking at the memory of {kind_of(what)}", NULL, f"{where}: ")
         if not pinned:
             refuse_host_memory(what, where)
     return 0

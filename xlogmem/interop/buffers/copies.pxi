@@ -22,7 +22,7 @@ from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of, element
 from xlogmem.streams import host
 from xlogmem._base.failures cimport STREAM_IS_CAPTURING, Failure, fail_stream
-from xlogmem._core cimport CANCELLED, LAUNCHED, READ, WRITE, Outcome, refuse_lost
+from xlogmem._core cimport CANCELLED, LAUNCHED, READ, WRITE, Outcome, refuse_forked, refuse_lost
 from xlogmem._driver cimport (
     Scope,
     copy_across,
@@ -290,11 +290,16 @@ cdef int acquire_host(object host, ArrayLayout layout, Py_buffer* view, int flag
     return 0
 
 
-cdef bint is_pinned(const void* host) except -1:
+cdef bint is_pinned(Core core, const void* host) except -1:
     """True if the memory is page-locked or managed, as the driver knows, or of the system: it may be tracked."""
     cdef bint pinned = False
+    cdef Failure failure
+    cdef int failed
     with nogil:
-        host_is_pinned(host, &pinned)
+        failed = (refuse_forked(&failure) or refuse_lost(&core.state, &failure)
+                  or host_is_pinned(host, &pinned, &failure))
+    if failed:
+        core.fail(&failure, "querying if host memory is page-locked")
     return pinned or is_system_memory(<uint64_t>host)
 
 
@@ -315,7 +320,7 @@ cdef int download(Buffer buffer, void* target, Stream stream) except -1:
     cdef Work work
     work.kind, work.source, work.nbytes = COPY_OUT, buffer.layout.start, buffer.layout.extent
     work.target = <uint64_t>target
-    if is_pinned(target):
+    if is_pinned(buffer.core, target):
         add_host_memory(recorder, target, work.nbytes, WRITE)
     begin_call(buffer)
     try:
@@ -350,7 +355,7 @@ cdef int read_out(Buffer source, void* target, object stream) except -1:
         return download(source, target, source.resolve_stream(stream))
     recorder = LaunchRecorder(host, runtime=source.core)
     add_use(recorder, source, READ, source)
-    if is_pinned(target):
+    if is_pinned(source.core, target):
         add_host_memory(recorder, target, source.layout.extent, WRITE)
     begin_call(source)
     try:
@@ -375,7 +380,7 @@ cdef LaunchRecorder read_on_host(Core core, array):
     if interface is None or array.size == 0:
         return None
     first = last = interface["data"][0]
-    if not is_pinned(<const void*>first):
+    if not is_pinned(core, <const void*>first):
         return None
     for length, stride in zip(array.shape, array.strides, strict=True):
         if stride < 0:
@@ -409,7 +414,8 @@ cdef int copy_host(Buffer target, const void* host, object stream) except -1:
     cdef bint pinned
     if target.layout.size == 0:
         return 0
-    pinned = is_pinned(host)
+    target.refuse_stale()
+    pinned = is_pinned(target.core, host)
     if type(stream) is Host:
         return write_on_host(target, host, target.layout.nbytes(), pinned)
     resolved = target.resolve_stream(stream)

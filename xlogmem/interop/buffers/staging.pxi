@@ -45,7 +45,7 @@ def upload_into(Buffer target not None, source, stream):
 
 cdef int upload_without_wait(Buffer target, const void* source, Stream stream) except -1:
     cdef size_t nbytes = target.layout.nbytes()
-    cdef bint pinned = is_pinned(source)
+    cdef bint pinned = is_pinned(target.core, source)
     if pinned and is_read_in_place(target.core, source, nbytes):
         upload(target, source, stream, True)
     elif pinned:                            # of the system, of several blocks, or not declared by a use here
