@@ -417,6 +417,54 @@ def test_another_device_uses_it_where_that_reaches_it(devices, driver, reached):
     block.free()
 
 
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("on", [None, 0, 1])
+@pytest.mark.parametrize("to_system", [False, True])
+def test_copies_between_it_and_memory_of_a_device_that_is_no_peer(devices, driver, to_system, on, dropped):
+    """On a stream of either device.  Twin: the host does not wait for the stream before it has the other device copy;
+    on the stream of the memory's own device only a copy from the system needs that wait."""
+    x = devices(peers=False)
+    driver.set_policy("min")
+    states = [DeviceState(runtime) for runtime in x.runtimes]
+    memory = states[1].empty(COUNT, "uint32", x.streams[1][0], resource=SystemMemoryResource(1))
+    with memory.map(write=True) as array:
+        array[:] = 1 if to_system else 5
+    buffer = states[0].full(COUNT, 5 if to_system else 1, "uint32", x.streams[0][0])
+    target, source = (memory, buffer) if to_system else (buffer, memory)
+    if dropped:
+        driver.drop("cuStreamSynchronize")
+    target.copy_from(source, None if on is None else x.streams[on][1])
+    far = on == 1 or (on is None and to_system)
+    copied = set(target.to_numpy(x.streams[1 if to_system else 0][0]))
+    assert (copied == {5}) == (not (dropped and far))
+    driver.clear_races()
+
+
+@pytest.mark.parametrize(("call", "nth"), [
+    ("cuStreamIsCapturing", 3), ("cuStreamSynchronize", 1), ("cuStreamCreate", 1), ("cuMemcpyDtoHAsync", 1),
+    ("cuStreamSynchronize", 2)])
+def test_a_copy_by_another_device_that_fails(devices, driver, call, nth):
+    """It can be made again, and nothing is copied behind its back."""
+    x = devices(peers=False)
+    driver.set_policy("min")
+    states = [DeviceState(runtime) for runtime in x.runtimes]
+    memory = states[1].empty(COUNT, "uint32", host, resource=SystemMemoryResource(1))
+    buffer = states[0].full(COUNT, 5, "uint32", x.streams[0][0])
+    before = driver.all_calls()
+    driver.fail(f"{call}WithPriority" if call == "cuStreamCreate" else call, nth)
+    with pytest.raises(DriverError, match=call):
+        memory.copy_from(buffer, x.streams[1][1])
+    with memory.map(write=True) as array:
+        array[:] = 9
+    check(cuda.cuCtxSynchronize())
+    assert set(memory.to_numpy(host)) == {9}
+    memory.copy_from(buffer, x.streams[1][1])
+    assert set(memory.to_numpy(host)) == {5}
+    made, gone = (driver.all_calls()[name] - before.get(name, 0) for name in (
+        "cuStreamCreateWithPriority", "cuStreamDestroy"))
+    assert made - (call == "cuStreamCreate") == gone
+
+
 def test_it_is_one_of_the_resources(driver):
     assert issubclass(SystemMemoryResource, DeviceMemoryResource)
     runtime = DeviceRuntime(resource=PoolMemoryResource(SystemMemoryResource()))

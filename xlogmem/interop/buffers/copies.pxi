@@ -34,6 +34,8 @@ from xlogmem._driver cimport (
     host_is_pinned,
     is_system_memory,
     leave_context,
+    stream_create,
+    stream_destroy,
     stream_is_capturing,
     stream_synchronize,
 )
@@ -93,6 +95,7 @@ cdef enum WorkKind:
     COPY_OUT                                # to the host
     COPY_ACROSS
     COPY_BETWEEN                            # devices
+    COPY_APART                              # with memory of the system, on a stream that is not the other memory's
 
 
 cdef struct Work:
@@ -132,22 +135,23 @@ cdef inline int start_in_context(const Work* work, Stream stream, Failure* failu
 
 
 cdef inline bint is_of_system(const Work* work) noexcept nogil:
-    """True if the work is on memory of a `SystemMemoryResource`, which the driver does not know."""
+    """True if the work is on ordinary memory of the host, which the driver does not know and xlogmem tracks."""
     return is_system_memory(work.target) or (work.kind >= COPY_IN and is_system_memory(work.source))
 
 
 cdef int work_with_system(const Work* work, Stream stream, Failure* failure) except -1 nogil:
     """Do work on memory of the system.  What is on the host alone is done by the host, once the stream is idle; so is
-    a copy to the device, because the driver may read such memory in the call."""
+    a copy to the device, because the driver may read such memory in the call, and a copy by another device."""
     cdef bint from_host = work.kind == COPY_IN or is_system_memory(work.source)
     cdef bint to_host = work.kind == COPY_OUT or is_system_memory(work.target)
+    cdef bint fills = work.kind < COPY_IN
     cdef bint capturing = False
     cdef Work copy = work[0]
     if stream_is_capturing(stream.state.handle, &capturing, failure):
         return 1
     if capturing:
         return fail_stream(failure, STREAM_IS_CAPTURING, stream.state.number)
-    if (from_host or to_host and work.kind < COPY_IN) and stream_synchronize(stream.state.handle, failure):
+    if (from_host or fills or work.kind == COPY_APART) and stream_synchronize(stream.state.handle, failure):
         return 1
     if work.kind == FILL:
         repeat(<char*>work.target, <const char*>&work.word, work.width, work.nbytes)
@@ -159,7 +163,32 @@ cdef int work_with_system(const Work* work, Stream stream, Failure* failure) exc
         memmove(<void*>work.target, <void*>work.source, work.nbytes)
         return 0
     copy.kind = COPY_IN if from_host else COPY_OUT
+    if work.kind == COPY_APART:
+        return copy_apart(&copy, work.target_context if from_host else work.source_context, failure)
     return start_work(&copy, stream, failure)
+
+
+cdef int copy_apart(const Work* copy, cy.CUcontext context, Failure* failure) except -1 nogil:
+    """Copy between memory of the system and that of a device, on a stream of this device for this copy alone, while the
+    host waits."""
+    cdef cy.CUstream stream = NULL
+    cdef Failure ignored
+    cdef Scope scope
+    cdef int failed
+    if enter_context(context, &scope, failure):
+        return 1
+    failed = stream_create(0, &stream, failure)
+    if not failed:
+        if copy.kind == COPY_IN:
+            failed = copy_in(copy.target, <void*>copy.source, copy.nbytes, stream, failure)
+        else:
+            failed = copy_out(<void*>copy.target, copy.source, copy.nbytes, stream, failure)
+        if not failed and stream_synchronize(stream, failure):
+            failed = 1
+            stream_synchronize(stream, &ignored)        # once more: nothing else is ordered after the copy
+        stream_destroy(stream, &ignored)
+    leave_context(&scope)
+    return failed
 
 
 cdef void repeat(char* target, const char* pattern, size_t size, size_t nbytes) noexcept nogil:
@@ -475,6 +504,7 @@ cdef object copy_to_numpy(Buffer source, object stream):
 cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
     cdef ArrayLayout to = target.layout, origin = source.layout
     cdef LaunchRecorder recorder
+    cdef Buffer far
     cdef Work work
     source.refuse_stale()
     if source.core is not target.core and source.core.device_id == target.core.device_id:
@@ -495,6 +525,9 @@ cdef int copy_device(Buffer target, Buffer source, object stream) except -1:
         if recorder.together.own_stream.device_id not in (target.core.device_id, source.core.device_id):
             raise StreamMisuseError(f"copying {source!r} to {target!r}: {recorder.together.own_stream!r} is on neither "
                                     "of their devices. Name a stream of one of them")
+        far = source if is_system_memory(work.target) else target
+        if is_of_system(&work) and far.core.device_id != recorder.together.own_stream.device_id:
+            work.kind = COPY_APART
     begin_call(source)                                  # a recovery of its device waits too
     try:
         add_use(recorder, target, WRITE, target)
