@@ -16,13 +16,15 @@ from typing import Any
 
 import xlogmem
 
+# The graph of xlogmem, the stream of the replays, the replay, and what has to live meanwhile.
+Step = tuple[Any, Any, Callable[[], object], list[Any]]
 
-def torch_step() -> tuple[Any, Any, Callable[[], object], list[Any]]:
-    """The graph of xlogmem, the stream of the replays, the replay, and what has to live meanwhile."""
+
+def torch_step() -> Step:
     import torch
 
-    network = torch.nn.Sequential(*(layer for _ in range(8) for layer in (torch.nn.Linear(1024, 1024), torch.nn.ReLU())))
-    network.cuda()
+    layers = [layer for _ in range(8) for layer in (torch.nn.Linear(1024, 1024), torch.nn.ReLU())]
+    network = torch.nn.Sequential(*layers).cuda()
     batch = torch.randn(256, 1024, device="cuda")
     runtime = xlogmem.get_runtime()
     handle = runtime.adopt(batch, stream=torch.cuda.current_stream())
@@ -37,7 +39,7 @@ def torch_step() -> tuple[Any, Any, Callable[[], object], list[Any]]:
     return graph, torch.cuda.current_stream(), captured.replay, [handle, batch, network, captured]
 
 
-def cupy_step() -> tuple[Any, Any, Callable[[], object], list[Any]]:
+def cupy_step() -> Step:
     import cupy
 
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -67,7 +69,7 @@ def timed(steps: int, step: Callable[[], object], wait: Callable[[], object]) ->
     return (time.perf_counter() - before) / steps * 1e6
 
 
-def measure(name: str, made: tuple[Any, Any, Callable[[], object], list[Any]], steps: int, turns: int) -> dict[str, Any]:
+def measure(name: str, made: Step, steps: int, turns: int) -> dict[str, Any]:
     graph, stream, replay, _ = made
 
     def protected() -> None:

@@ -477,7 +477,7 @@ cdef void survey_locked(CoreState* core, Survey* survey) noexcept nogil
 cdef bint see_generation_locked(CoreState* core, uint64_t generation, Seen* seen) noexcept nogil
 cdef void tally_tags_locked(CoreState* core, Tally* tally, Figures* figures) noexcept nogil
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
-cdef bint hold_block(CoreState* core, uint32_t slot, uint64_t generation, bint by_graph, HeldBlock* held,
+cdef bint hold_block(CoreState* core, uint32_t slot, uint64_t generation, HeldBlock* held,
                      vector[size_t]* streams) noexcept nogil
 cdef int release_block(CoreState* core, HeldBlock* held) except -1 nogil
 cdef void allow_unrecorded_work(CoreState* core, uint32_t slot, StreamState* stream) noexcept nogil

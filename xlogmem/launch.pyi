@@ -1,14 +1,14 @@
 from collections.abc import Callable, Generator, Sequence
 from types import TracebackType
-from typing import Any, Self, TypeAlias, final
+from typing import Any, Never, Self, TypeAlias, final
 
 from typing_extensions import disjoint_base
 
-from xlogmem.blocks import Core
+from xlogmem.blocks import BlockId, Core
 from xlogmem.streams import Host, Stream, _StreamLike
 from xlogmem.streams import host as host
 
-__all__ = ["LaunchRecorder", "use"]
+__all__ = ["Graph", "LaunchRecorder", "capture", "capturing", "use"]
 
 explanations: list[Callable[[Core], str | None]]
 
@@ -57,6 +57,52 @@ class LaunchRecorder:
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None, /
     ) -> None: ...
 
+@final
+class Graph:
+    def __init__(self, _: Never, /) -> None: ...  # cannot be called
+    def fork(self, stream: _StreamLike) -> None: ...
+    def launch(self, stream: _StreamLike) -> None: ...
+    def launching(self, stream: _StreamLike) -> LaunchRecorder: ...
+    @property
+    def reads(self) -> tuple[BlockId, ...]: ...
+    @property
+    def writes(self) -> tuple[BlockId, ...]: ...
+    @property
+    def handle(self) -> int: ...
+    @property
+    def closed(self) -> bool: ...
+    def close(self) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+@final
+class Capture:
+    def __init__(self, _: Never, /) -> None: ...  # cannot be called
+    def __enter__(self) -> Graph: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
+
+@final
+class CaptureCore(Core): ...
+
+@final
+class Held: ...
+
+@final
+class StandIn: ...
+
+def capture(stream: _StreamLike, *, runtime: Core | None = None, mode: str = "relaxed") -> Capture: ...
+def capturing(
+    stream: _StreamLike,
+    read: _What = (),
+    write: _What = (),
+    read_write: _What = (),
+    *,
+    runtime: Core | None = None,
+) -> Capture: ...
 def awaiter_of(what: object) -> Generator[Any]: ...
 async def until_accessible(recorder: LaunchRecorder) -> None: ...
 def forget_peers(device_id: int) -> None: ...

@@ -211,17 +211,19 @@ EXPORT CUresult cuGraphExecDestroy(CUgraphExec handle) {
     });
 }
 
-// The work of the nodes, on one stream: in one of the orders that the graph allows.
+// The work of the nodes, on one stream: in one of the orders that the graph allows. A capture takes no launch (seen on
+// an H200).
 EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
     return api_call(CALL("cuGraphLaunch"), [&](Lock& lock) -> CUresult {
         Stream* stream;
         GraphExec* exec = driver().graph_execs.get(handle);
         if (!exec) return CUDA_ERROR_INVALID_VALUE;
         REFUSE_IF(find_stream(stream_handle, &stream));
+        REFUSE_IF(check_not_capturing(stream));
         Flat flat = exec->flat;  // a copy: a full queue releases the lock
         std::shared_ptr<GraphExec::Last> last = exec->last;
-        if (!stream->capture) await_events(lock, stream, flat);
-        if (last->any && !stream->capture) {
+        await_events(lock, stream, flat);
+        if (last->any) {
             wait_for(lock, stream, last->position);
             driver().engine.come_after(*stream->order, last->clock);
         }
@@ -231,7 +233,7 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
         };
         Position position;
         for (Work& work : flat.works) REFUSE_IF(submit(lock, stream, std::move(work), &position, watch));
-        if (stream->capture || flat.works.empty()) return CUDA_SUCCESS;
+        if (flat.works.empty()) return CUDA_SUCCESS;
         *last = {true, position, queued(stream)};
         record_events(flat, position);
         if (flat.calls_host) host_may_learn(queued(stream));

@@ -54,6 +54,7 @@ def test_capture_and_launch(simulator):
     ("allocate", 0, False),
     ("stream id", 900, True),
     ("synchronize", 900, True),
+    ("launch a graph", 900, True),
     ("query", 900, True),
 ])
 @pytest.mark.parametrize("mode", [GLOBAL, RELAXED])
@@ -61,6 +62,7 @@ def test_calls_on_a_capturing_stream(simulator, what, expected, spoiled, mode):
     a, b, ordinary, captured = stream(), stream(), event(), event()
     p = alloc(b)
     ok(driver.cuEventRecord(ordinary, b))
+    execution = ok(driver.cuGraphInstantiate(ok(driver.cuGraphCreate(0)), 0))
     ok(driver.cuStreamBeginCapture(a, mode))
     ok(driver.cuEventRecord(captured, a))
     calls = {
@@ -71,6 +73,7 @@ def test_calls_on_a_capturing_stream(simulator, what, expected, spoiled, mode):
         "allocate": lambda: [cu.try_alloc(a)],
         "stream id": lambda: driver.cuStreamGetId(a),
         "synchronize": lambda: driver.cuStreamSynchronize(a),
+        "launch a graph": lambda: driver.cuGraphLaunch(execution, a),
         "query": lambda: driver.cuStreamQuery(a),
     }
     assert code(calls[what]()) == expected

@@ -20,18 +20,15 @@ cdef Block* find_pinned_locked(CoreState* core, uint32_t slot, uint64_t generati
     return block if block.state == RETIRED and block.pins != 0 else NULL
 
 
-cdef bint hold_block(CoreState* core, uint32_t slot, uint64_t generation, bint by_graph, HeldBlock* held,
+cdef bint hold_block(CoreState* core, uint32_t slot, uint64_t generation, HeldBlock* held,
                      vector[size_t]* streams) noexcept nogil:
     """Hold a block: its memory stays until `release_block`.  Fill in `held`, and the handles of the streams on which
-    consumers may queue unrecorded work on the block.  False if the block was freed before, unless it is named
-    `by_graph`, which holds it too."""
+    consumers may queue unrecorded work on the block.  False if the block was freed before."""
     cdef Block* block
     cdef size_t i
     streams.clear()
     core.order.lock.lock()
     block = find_live_locked(core, slot, generation)
-    if block == NULL and by_graph:
-        block = find_pinned_locked(core, slot, generation)
     if block != NULL:
         block.pins += 1
         held.block = block

@@ -68,6 +68,7 @@ cdef class StandIn:
 
 
 @cython.final
+@cython.auto_pickle(False)
 cdef class CaptureCore(Core):
     """The core of one capture: the order inside the graph."""
     cdef Core runtime                       # whose blocks are used
@@ -145,17 +146,17 @@ cdef class CaptureCore(Core):
         """Resolve an argument as the runtime does, to the memory that stands in for its block."""
         cdef Resolved known = self.runtime.resolve(what, found, extent, where)
         if known == TRACKED or known == READ_ONLY_HERE:
-            self.stand_in(found, False)
+            self.stand_in(found)
         return known
 
-    cdef int stand_in(self, Found* found, bint by_graph) except -1:
+    cdef int stand_in(self, Found* found) except -1:
         """Find the memory that stands in for a block of the runtime, which is held from now on."""
         cdef StandIn block
         cdef Held held = Held.__new__(Held)
         cdef vector[size_t] streams
         cdef bint there
         with nogil:
-            there = hold_block(&self.runtime.state, found.slot, found.generation, by_graph, &held.block, &streams)
+            there = hold_block(&self.runtime.state, found.slot, found.generation, &held.block, &streams)
         if not there:
             found.slot = NO_SLOT                        # on entry the use says so
             return 0
@@ -250,8 +251,8 @@ cdef class CaptureCore(Core):
 
 
 cdef Discipline discipline_by_handle(OrderState* order, cy.CUstream handle) noexcept nogil:
-    """Get the discipline of the stream that a runtime knows under a handle.  The stream itself cannot be looked at while
-    it captures, so the strictest counts of those that had the handle."""
+    """Get the discipline of the stream that a runtime knows under a handle.  The stream itself cannot be looked at
+    while it captures, so the strictest counts of those that had the handle."""
     cdef Discipline found = SEALED
     cdef bint there = False
     cdef size_t i

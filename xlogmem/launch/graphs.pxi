@@ -159,14 +159,13 @@ cdef class Graph:
         Parameters
         ----------
         stream : stream
-            A stream of the device on which the graph was captured.  If it takes part in a capture itself, the graph
-            becomes a part of that one, which holds the same blocks.
+            A stream of the device on which the graph was captured, which takes part in no capture.
 
         Raises
         ------
         StreamMisuseError
             The graph is not ready: it is being captured, its capture failed, or it was closed; or another library has
-            it (see `launching`).
+            it (see `launching`).  Or the stream takes part in a capture: CUDA launches no graph there.
         DriverError
             A wait could not be queued, or the launch was refused.  Nothing is filed.
 
@@ -182,19 +181,22 @@ cdef class Graph:
         cdef int failed
         if self.executable == NULL:
             self.refuse_unready("launch")
-            raise StreamMisuseError("launch: another library has captured this graph: put `with graph.launching(stream)` "
-                                    "around its own launch")
+            raise StreamMisuseError("launch: another library has captured this graph: put `with "
+                                    "graph.launching(stream)` around its own launch")
         recorder = self.use_on(stream, "launch")
-        recorder.open()
         handle = recorder.stream.state.handle
         context = self.runtime.ordering.context.handle
-        with nogil:
-            failed = enter_context(context, &scope, &failure)
-            if not failed:
-                failed = graph_launch(self.executable, handle, &failure)
-                leave_context(&scope)
-        recorder.finish(CANCELLED if failed else LAUNCHED)
-        self.launching_now -= 1
+        self.launching_now += 1                         # no thread closes the graph meanwhile
+        try:
+            recorder.open()
+            with nogil:
+                failed = enter_context(context, &scope, &failure)
+                if not failed:
+                    failed = graph_launch(self.executable, handle, &failure)
+                    leave_context(&scope)
+            recorder.finish(CANCELLED if failed else LAUNCHED)
+        finally:
+            self.launching_now -= 1
         if failed:
             self.runtime.fail(&failure, f"launching a graph on {stream!r}")
 
@@ -203,13 +205,12 @@ cdef class Graph:
 
         Returns a context manager as `use` does, for all blocks of the graph.  See `launch` for parameters and errors.
         """
-        cdef LaunchRecorder recorder = self.use_on(stream, "launching")
-        self.launching_now -= 1
-        return recorder
+        return self.use_on(stream, "launching")
 
     cdef LaunchRecorder use_on(self, object stream, str method):
-        """Make a recorder of all blocks.  Counts as a launch, until the caller says that it is over."""
+        """Make a recorder of all blocks."""
         cdef LaunchRecorder recorder
+        cdef Request* request
         cdef Held held
         self.refuse_unready(method)
         if isinstance(stream, Stream) and (<Stream>stream).core is self.runtime:
@@ -217,17 +218,20 @@ cdef class Graph:
         else:
             recorder = LaunchRecorder(stream, runtime=self.runtime)
         if recorder.stream is None or recorder.together is not None:
-            raise StreamMisuseError(f"{method}: {stream!r} is not a stream of device {self.runtime.device_id}, on which "
-                                    "the graph was captured")
+            raise StreamMisuseError(f"{method}: {stream!r} is not a stream of device {self.runtime.device_id}, on "
+                                    "which the graph was captured")
+        if isinstance(recorder.runtime, CaptureCore):
+            raise StreamMisuseError(f"{method}: {stream!r} takes part in a capture, and CUDA launches no graph inside "
+                                    "a capture, which it would spoil. Capture the same work there, or launch one graph "
+                                    "after the other")
         self.refuse_unready(method)                     # foreign code may have run
         recorder.window.is_graphs = True
-        if recorder.runtime is not self.runtime:
-            name_in_capture(recorder, self)
-        else:
-            for item in self.held:
-                held = <Held>item
-                add_request(recorder, held.block.slot, held.block.generation, held.access)
-        self.launching_now += 1
+        for item in self.held:
+            held = <Held>item
+            request = &recorder.window.requests.emplace_back()
+            request.slot = held.block.slot
+            request.access = held.access
+            request.generation = held.block.generation
         return recorder
 
     cdef int refuse_unready(self, str method) except -1:
@@ -284,8 +288,9 @@ cdef class Graph:
         cdef Failure failure
         cdef int failed = 0
         if self.core is not None or self.launching_now:
-            raise StreamMisuseError("close: this graph is being captured: leave the `with` statement of the capture first"
-                                    if self.core is not None else "close: another thread is launching this graph")
+            reason = ("it is being captured: leave the `with` statement of the capture first"
+                      if self.core is not None else "another thread is launching it")
+            raise StreamMisuseError(f"close: this graph cannot be closed, because {reason}")
         if self.state == "closed":
             return
         self.state = "closed"
@@ -304,28 +309,6 @@ cdef class Graph:
 
     def __repr__(self):
         return f"<Graph of device {self.runtime.device_id}: {counted(len(self.held or ()), 'block')}, {self.state}>"
-
-
-cdef inline void add_request(LaunchRecorder recorder, uint32_t slot, uint64_t generation, uint32_t access):
-    cdef Request* request = &recorder.window.requests.emplace_back()
-    request.slot = slot
-    request.access = access
-    request.generation = generation
-
-
-cdef int name_in_capture(LaunchRecorder recorder, Graph graph) except -1:
-    """Name the blocks of a graph that is launched in a capture, which holds them too."""
-    cdef CaptureCore core = <CaptureCore>recorder.runtime
-    cdef Found found
-    cdef Held held
-    if core.runtime is not graph.runtime:
-        raise StreamMisuseError(f"launch: the capture is of {core.runtime!r}, and the graph of {graph.runtime!r}")
-    for item in graph.held:
-        held = <Held>item
-        found.slot, found.generation = held.block.slot, held.block.generation
-        core.stand_in(&found, True)
-        add_request(recorder, found.slot, found.generation, held.access)
-    return 0
 
 
 cdef int destroy(cy.CUgraphExec executable, cy.CUcontext context, Failure* failure) except -1:

@@ -38,7 +38,8 @@ def launched(blocks: int) -> Build:
         yield Candidate("driver", PYTHON, FLOOR, timed(partial(cuda.cuGraphLaunch, executable, handle)),
                         "cuGraphLaunch through cuda.bindings", MOST_LAUNCHES)
         yield Candidate("xlogmem", PYTHON, OURS, timed(partial(graph.launch, stream)), most=MOST_LAUNCHES)
-        yield Candidate("xlogmem, launching", PYTHON, OURS, timed(partial(launch_inside, graph, stream, executable, handle)),
+        by_others = partial(launch_inside, graph, stream, executable, handle)
+        yield Candidate("xlogmem, launching", PYTHON, OURS, timed(by_others),
                         "the launch of another library, inside `with graph.launching(stream)`", MOST_LAUNCHES)
 
     return build
