@@ -4,7 +4,8 @@ from typing import Any, Never, Self, TypeAlias, final
 
 from typing_extensions import disjoint_base
 
-from xlogmem.blocks import BlockId, Core
+from xlogmem.blocks import BlockId, Core, DeviceBlock
+from xlogmem.resources import DeviceMemoryResource
 from xlogmem.streams import Host, Stream, _StreamLike
 from xlogmem.streams import host as host
 
@@ -103,6 +104,10 @@ def capturing(
     *,
     runtime: Core | None = None,
 ) -> Capture: ...
+def allocate_in_capture(
+    runtime: Core, nbytes: int, stream: Stream, tag: str | None, resource: DeviceMemoryResource | None
+) -> DeviceBlock | None: ...
+def captures_are_open() -> bool: ...
 def awaiter_of(what: object) -> Generator[Any]: ...
 async def until_accessible(recorder: LaunchRecorder) -> None: ...
 def forget_peers(device_id: int) -> None: ...

@@ -29,6 +29,7 @@ from xlogmem import (
 from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
+NOT_SUPPORTED = 801
 
 
 @pytest.fixture
@@ -352,6 +353,56 @@ def test_a_graph_that_is_dropped_is_closed_by_the_next_call(x):
     x.runtime.reap_pending()
     assert x.runtime.live_bytes == 0
     assert x.driver.calls("cuGraphExecDestroy") == created + 1
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_memory_that_is_allocated_inside_is_the_graphs(x, blocks, recorded):
+    a = blocks[0]
+    with capture(x.S) as graph:
+        graph.fork(x.T)
+        block = x.runtime.allocate(512, x.S, tag="inside")
+        assert block.stream != x.S
+        x.work(x.S, (block, WRITE))                 # new memory, on the stream that was named
+        if recorded:
+            x.use(x.T, (block, READ), (a, WRITE))
+        else:
+            x.work(x.T, (block, READ), (a, WRITE))
+        number = block.generation
+        del block
+        gc.collect()
+        other = x.runtime.allocate(512, x.T)        # of other memory
+        x.work(x.T, (other, WRITE))
+    assert {block.generation for block in graph.writes} >= {number, other.generation}
+    for stream in (x.U, x.V, x.S):
+        graph.launch(stream)
+        x.use(x.T, (other, READ))
+    found = x.driver.races()
+    x.driver.clear_races()
+    assert bool(found) is not recorded, found
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == 5 * 512
+    graph.close()
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == 4 * 512
+    other.free()
+
+
+def test_memory_of_a_capture_that_failed_is_freed(x):
+    with pytest.raises(KeyError), capture(x.S):
+        x.runtime.allocate(512, x.S)
+        raise KeyError
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == 0
+
+
+def test_an_allocation_inside_that_fails_is_reported(x):
+    with capture(x.S) as graph:
+        x.driver.fail("cuMemAllocFromPoolAsync", code=NOT_SUPPORTED)
+        with pytest.raises(DriverError, match="cuMemAllocFromPoolAsync"):
+            x.runtime.allocate(512, x.S)
+        with pytest.raises(StreamMisuseError, match="capturing"):
+            x.runtime.allocate_many([64, 64], x.S)
+    graph.close()
 
 
 def test_a_graph_keeps_its_runtime(x):

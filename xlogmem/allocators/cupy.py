@@ -15,6 +15,7 @@ from xlogmem.allocators._captures import Captures, Dropped
 from xlogmem.allocators._opaque import OpaqueStreams
 from xlogmem.allocators._simulated import find_simulated_driver
 from xlogmem.blocks import DeviceBlock
+from xlogmem.launch import captures_are_open
 from xlogmem.runtime import DeviceRuntime, get_runtime
 from xlogmem.streams import host
 
@@ -41,7 +42,11 @@ _dropped: list[int] = []                                # bytes of each array th
 
 
 def _begin_counting() -> None:
-    BlockMemory.__del__ = lambda memory: _dropped.append(memory.size)
+    def count(array_memory: BlockMemory) -> None:
+        if not captures_are_open():                     # else the graph holds it
+            _dropped.append(array_memory.size)
+
+    BlockMemory.__del__ = count
 
 
 def _end_counting() -> Dropped:
@@ -62,7 +67,7 @@ def allocate(nbytes: int) -> memory.MemoryPointer:
     cupy.cuda.memory.OutOfMemoryError
         There is no memory, or the budget admits no more, also after a garbage collection.  The cause says more.
     StreamMisuseError
-        The current stream is capturing a graph: allocate before.
+        The current stream captures a graph that xlogmem does not know (see `capture` and `capturing`): allocate before.
     """
     device = cupy.cuda.device.get_device_id()
     block = None

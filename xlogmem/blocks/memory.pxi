@@ -14,7 +14,7 @@ from xlogmem._foreign.advice import in_words, kind_of
 from xlogmem._base.units import bytes_in_words, counted, parse_size
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport peek, unlikely
-from xlogmem._base.failures cimport BLOCK_IS_CONTESTED, LOST, PYTHON_RAISED
+from xlogmem._base.failures cimport BLOCK_IS_CONTESTED, LOST, PYTHON_RAISED, STREAM_IS_CAPTURING
 from xlogmem._base.labels cimport Label, label_of_stack, label_of_tag, release, stack_for
 from xlogmem._core cimport (
     DONE,
@@ -40,6 +40,16 @@ from xlogmem._foreign.named cimport Extent, name_memory
 from xlogmem._order cimport StreamState
 from xlogmem.resources.base cimport Allocation, DeviceMemoryResource, ResourceTable, start_call, start_call_on
 from xlogmem.streams cimport Host
+
+
+cdef object allocate_in_capture = None      # see `provide_captures`
+
+
+def provide_captures(allocate_in_capture_of_graph):
+    """Set the function that allocates memory of a graph on a stream that captures it.  It returns a block, or None if
+    no graph is known there."""
+    global allocate_in_capture
+    allocate_in_capture = allocate_in_capture_of_graph
 
 
 cdef DeviceBlock new_handle(Core core, Stream stream, str tag):
@@ -179,11 +189,25 @@ cdef inline int end_allocation(Core core, DeviceBlock handle, Block* block, Allo
     release(wanted.tag)
     release(wanted.stack)
     if done == REFUSED:
-        fail_allocation(core, failure, wanted.nbytes, handle.stream, resource)
+        return end_refused_allocation(core, handle, failure, wanted.nbytes, resource)
     core.drop_owners()
     fill_handle(handle, block, wanted.ptr, wanted.nbytes, wanted.generation, True)
     if unlikely(<bint>core.state.has_evicted):
         core.warn_of_eviction()
+    return 0
+
+
+cdef int end_refused_allocation(Core core, DeviceBlock handle, Failure* failure, size_t nbytes,
+                                object resource) except -1:
+    """Give a handle memory of the graph that its stream captures, or raise what prevented the allocation."""
+    cdef DeviceBlock block = None
+    if failure.kind == STREAM_IS_CAPTURING and allocate_in_capture is not None:
+        block = allocate_in_capture(core, nbytes, handle.stream, handle.tag, resource)
+    if block is None:
+        return fail_allocation(core, failure, nbytes, handle.stream, resource)
+    block.owned.item = NULL                             # the other handle has it
+    handle.stream = block.stream
+    fill_handle(handle, block.block, block.address, nbytes, block.generation, True)
     return 0
 
 

@@ -6,6 +6,7 @@
 
 from libc.stdint cimport uint32_t, uint64_t
 
+from xlogmem.blocks import provide_captures
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem._base.cpp cimport vector
 from xlogmem._core cimport (
@@ -64,6 +65,7 @@ cdef class StandIn:
     cdef uint32_t slot                      # in the core of the capture
     cdef uint64_t generation
     cdef bint is_named                      # with its access, for the work of another library
+    cdef bint is_graphs                     # allocated in the capture: what has filled it is not known
     cdef vector[size_t] streams             # on which unrecorded work on the block may be queued: their handles
 
 
@@ -76,6 +78,7 @@ cdef class CaptureCore(Core):
     cdef bint is_over
     cdef dict members                       # streams that take part, by their handles: the first is captured
     cdef list owners                        # what keeps these streams
+    cdef Stream outside                     # where memory of the graph is allocated
     cdef dict stand_ins                     # by the generation of the block
     cdef dict blocks                        # the same, by the generation of the stand-in
 
@@ -164,16 +167,29 @@ cdef class CaptureCore(Core):
         held.is_held = True
         block = self.stand_ins.get(found.generation)
         if block is None:
-            block = self.make_stand_in(held, streams)
+            block = self.make_stand_in(held, streams, self.first() if self.is_foreign else None)
         else:
             held.release()
         found.slot = block.slot
         found.generation = block.generation
         return 0
 
-    cdef StandIn make_stand_in(self, Held held, vector[size_t] streams):
+    cdef DeviceBlock allocate(self, size_t nbytes, Stream stream, str tag, object resource):
+        """Allocate memory of the graph on a stream that takes part: it is new there, and outside it is ready."""
+        cdef Held held = Held.__new__(Held)
+        cdef vector[size_t] streams
+        cdef DeviceBlock block
+        if self.outside is None:
+            self.outside = self.runtime.stream_pool.lane()
+        block = self.runtime.allocate(nbytes, self.outside, tag=tag, resource=resource)
+        with nogil:
+            held.is_held = hold_block(&self.runtime.state, block.block.slot, block.generation, &held.block, &streams)
+        held.core = self.runtime
+        self.make_stand_in(held, streams, self.member(stream.state.handle, stream)).is_graphs = True
+        return block
+
+    cdef StandIn make_stand_in(self, Held held, vector[size_t] streams, Stream home):
         cdef StandIn block = StandIn.__new__(StandIn)
-        cdef Stream home = self.first() if self.is_foreign else None
         cdef Failure failure
         cdef Range memory
         cdef Found found
@@ -233,7 +249,7 @@ cdef class CaptureCore(Core):
         for item in self.stand_ins.values():
             block = <StandIn>item
             with nogil:
-                block.held.access = access_of(&self.state, block.slot)
+                block.held.access = READ_WRITE if block.is_graphs else access_of(&self.state, block.slot)
             if block.held.access and not block.is_named and self.may_be_written(block):
                 block.held.access = READ_WRITE
             if failed or not block.held.access:
@@ -246,6 +262,7 @@ cdef class CaptureCore(Core):
         self.members.clear()
         self.owners.clear()
         self.stand_ins.clear()
+        self.outside = None
         self.runtime.free_dropped()
         return used
 
@@ -290,6 +307,23 @@ cdef CaptureCore capture_on(cy.CUstream handle, Context context):
             capture_of(handle, &capture, &ignored)      # what fails here fails on entry, too
             leave_context(&scope)
     return captures.get(capture)
+
+
+def allocate_in_capture(Core runtime, nbytes, Stream stream, tag, resource):
+    """Allocate memory of the graph that a stream captures; None if no capture is known there."""
+    cdef CaptureCore core
+    if not captures_open:
+        return None
+    core = capture_on(stream.state.handle, runtime.ordering.context)
+    return core.allocate(nbytes, stream, tag, resource) if core is not None and core.runtime is runtime else None
+
+
+provide_captures(allocate_in_capture)
+
+
+def captures_are_open():
+    """True if a capture is known, which holds what is dropped inside."""
+    return captures_open != 0
 
 
 cdef Stream captured(Stream stream):

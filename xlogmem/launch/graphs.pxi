@@ -528,8 +528,8 @@ def capture(stream, *, Core runtime=None, str mode="relaxed"):
 
     Notes
     -----
-    Memory is allocated before the capture; an allocation on a captured stream is refused.  Memory of other devices is
-    refused inside.  Public source: CUDA Programming Guide, "Creating a Graph Using Stream Capture".
+    Memory that is allocated inside, on a stream that takes part, is the graph's: it stays until the graph is closed.
+    Memory of other devices is refused.  Public source: CUDA Programming Guide, "Creating a Graph Using Stream Capture".
 
     Examples
     --------
