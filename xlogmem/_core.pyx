@@ -38,7 +38,8 @@ Foreign memory can be *adopted*: it is tracked like a block, and its owner is dr
 Foreign streams (recognised in `_foreign`) can be destroyed: blocks whose *home* (where they are freed) was unregistered
 are freed on its *successor*.  Memory can be *exported* to another library: the consumer may queue unrecorded work on
 its stream until it releases the export, so for this block that stream counts as opaque, and a *pin* puts a free off
-until then.
+until then.  A graph pins its blocks until it is closed; while it is captured, adopted memory stands in for them in a
+core of the capture's own (core/graphs.pxi).
 
 Locks.  One lock guards a runtime: the tables of this room and of `_order`.  Under it no driver call is made, the GIL is
 not acquired and no Python object is touched; and no thread waits for it while it holds the GIL.  Every operation is a C
