@@ -4,7 +4,7 @@ from libc.stdint cimport uint64_t
 from xlogmem._base.failures cimport Failure
 from xlogmem._base.owned cimport Owned
 from xlogmem._core cimport Outcome, Window
-from xlogmem.blocks cimport Core
+from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.streams cimport Stream
 
 
@@ -52,3 +52,5 @@ cdef LaunchRecorder record_on(Stream stream)
 cdef int add_use(LaunchRecorder recorder, object what, int access, object named) except -1
 cdef int add_host_memory(LaunchRecorder recorder, const void* memory, size_t nbytes, int access) except -1
 cdef int copy_together(LaunchRecorder recorder, Stream own_stream) except -1
+cdef bint is_in_capture(LaunchRecorder recorder)
+cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consumer) except -1

@@ -6,6 +6,7 @@ import gc
 import threading
 from typing import Any
 
+import numpy
 import pytest
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
@@ -151,6 +152,58 @@ def test_a_consumer_of_exported_memory_works_inside(x):
     graph.close()
     del capsule
     buffer.release()
+
+
+@pytest.mark.parametrize("exported", [True, False])
+def test_a_consumer_inside_works_without_a_record(x, exported):
+    """Memory that is exported inside the capture, on a stream that takes part."""
+    state = DeviceState(x.runtime)
+    buffer = state.empty(64, "uint8", x.S)
+    with use(x.V, read=buffer):                     # no longer fresh
+        pass
+    with capture(x.S) as graph:
+        graph.fork(x.T)
+        if exported:
+            capsule = buffer.__dlpack__(stream=x.S.handle)
+        x.kernels.add(x.S.handle, buffer.ptr, 1, 1)
+        with use(x.T, read_write=buffer):
+            x.kernels.add(x.T.handle, buffer.ptr, 1, 1)
+        x.kernels.add(x.S.handle, buffer.ptr, 1, 1)
+    graph.launch(x.U)
+    found = x.driver.races()
+    x.driver.clear_races()
+    assert bool(found) is not exported, found
+    graph.close()
+    x.runtime.synchronize()
+    if exported:
+        del capsule
+    buffer.release()
+
+
+def test_fills_and_copies_inside(x):
+    """Host memory that the graph does not hold is refused: a launch would read or write it."""
+    state = DeviceState(x.runtime)
+    a, b = (state.empty(16, "float32", x.S) for _ in range(2))
+    wide = state.empty(16, "complex128", x.S)
+    pinned = state.empty(16, "float32", host, resource=PoolMemoryResource(PinnedMemoryResource()))
+    with capture(x.S) as graph:
+        graph.fork(x.T)
+        a.fill(2, x.S)
+        b.copy_from(a, x.T)
+        pinned.copy_from(b, x.S)
+        for refused in (lambda: a.copy_from(numpy.ones(16, "float32"), x.S), lambda: a.to_numpy(x.S),
+                        lambda: a.copy_to(numpy.ones(16, "float32"), x.S), lambda: a.tolist(x.S),
+                        lambda: wide.fill(1 + 2j, x.S), lambda: state.from_numpy(numpy.ones(3), x.S)):
+            with pytest.raises(StreamMisuseError, match="which the graph does not hold"):
+                refused()
+    for stream in (x.U, x.V):
+        graph.launch(stream)
+    with pinned.map() as array:
+        assert list(array) == [2] * 16
+    assert x.driver.races() == []
+    graph.close()
+    for buffer in (a, b, wide, pinned):
+        buffer.release()
 
 
 def test_streams_that_the_program_forks_take_part(x, blocks):

@@ -326,6 +326,23 @@ def captures_are_open():
     return captures_open != 0
 
 
+cdef bint is_in_capture(LaunchRecorder recorder):
+    """True if the use is one inside a capture."""
+    return isinstance(recorder.runtime, CaptureCore)
+
+
+cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consumer) except -1:
+    """Let unrecorded work of a consumer follow on its stream, if the use that exports the block is inside a capture."""
+    cdef CaptureCore core
+    cdef StandIn stand_in
+    if not is_in_capture(recorder):
+        return 0
+    core = <CaptureCore>recorder.runtime
+    stand_in = core.stand_ins[block.generation]
+    stand_in.streams.push_back(<size_t>consumer.state.handle)
+    return core.allow_on(stand_in, <size_t>consumer.state.handle)
+
+
 cdef Stream captured(Stream stream):
     """Return a stream as the capture knows it that it takes part in; if there is none, the stream itself."""
     if stream.state == NULL or stream.state.remote:

@@ -90,8 +90,8 @@ cdef class Capture:
         cdef object first = None
         try:
             if not failed and self.core.has_open_window():
-                raise StreamMisuseError("a use is still open in this capture: leave it before the capture ends. There "
-                                        "is no graph")
+                raise StreamMisuseError("a use is still open in this capture: leave it before the capture ends. No graph "
+                                        "was made")
             if not failed:
                 self.core.join_all()
         except BaseException as problem:                # the capture ends all the same

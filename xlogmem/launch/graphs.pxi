@@ -26,8 +26,8 @@ cdef class Graph:
     """A CUDA graph that holds the memory it uses; made by `capture` and `capturing`.
 
     A block that is used in the capture stays until the graph is closed, and until the last launch is complete, also if
-    the program frees it before.  Each launch is a use of these blocks: it waits for those who wrote them, and whoever
-    uses or frees them waits for it.  The host waits, too, before it changes page-locked memory from which the graph
+    the program frees it before.  Each launch is a use of these blocks: it waits for their former writers, and later
+    users and frees wait for it.  The host waits, too, before it changes page-locked memory from which the graph
     copies.
 
     Notes

@@ -21,6 +21,7 @@ from xlogmem._foreign.advice import kind_of
 from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of, element
 from xlogmem.streams import host
+from xlogmem._base.cpp cimport unlikely
 from xlogmem._base.failures cimport STREAM_IS_CAPTURING, Failure, fail_stream
 from xlogmem._core cimport CANCELLED, LAUNCHED, READ, WRITE, Outcome, refuse_forked, refuse_lost
 from xlogmem._driver cimport (
@@ -47,6 +48,7 @@ from xlogmem.launch cimport (
     add_host_memory,
     add_use,
     copy_together,
+    is_in_capture,
     record_on,
 )
 from xlogmem.streams cimport Host, Stream
@@ -217,6 +219,11 @@ cdef int fill_widely(const Work* work, Stream stream, Failure* failure) except -
 
 cdef uint64_t enqueue(Buffer buffer, LaunchRecorder recorder, const Work* work, str what) except? 0:
     """Enqueue work on the buffer as the recorder's launch.  Returns the position at which the work was filed."""
+    if unlikely(is_in_capture(recorder)) and work.kind in (FILL_WIDELY, COPY_IN, COPY_OUT):
+        raise StreamMisuseError(f"{what}: {recorder.stream!r} takes part in a capture, and a launch of the graph would "
+                                "read or write this memory of the host, which the graph does not hold. Name memory that "
+                                "is tracked: a Buffer in page-locked memory (empty(..., xlogmem.host, resource=...)), or "
+                                "copy outside of the capture")
     begin_call(buffer)
     try:
         recorder.open()

@@ -19,7 +19,7 @@ from xlogmem.blocks cimport Core, DeviceBlock, Export, release_export
 from xlogmem.interop._arrow cimport array_capsule, schema_capsule
 from xlogmem.interop._dlpack cimport DLPackExport, capsule_of, fill_tensor, make_host_copy, new_export
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
-from xlogmem.launch cimport LaunchRecorder
+from xlogmem.launch cimport LaunchRecorder, export_inside
 from xlogmem.streams cimport Stream
 
 
@@ -34,6 +34,7 @@ cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -
     recorder.open()
     try:
         buffer.core.export_block(block, consumer.state, not buffer.layout.readonly, export)
+        export_inside(recorder, block, consumer)
     finally:
         recorder.finish(LAUNCHED)
         buffer.core.cover_export(consumer)
