@@ -17,7 +17,8 @@ import xlogmem
 from xlogmem.sim import Simulator
 
 pytestmark = pytest.mark.with_gil                       # as the raw driver calls of the benchmarks do
-PYTHON_ALONE = ("upload", "await", "launch", "round of two nodes")                      # units that no loop in C++ measures
+# Units that no loop in C++ measures.
+PYTHON_ALONE = ("upload", "await", "launch", "round of two nodes")
 
 
 @pytest.mark.simulator

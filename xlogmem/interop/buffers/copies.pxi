@@ -221,9 +221,9 @@ cdef uint64_t enqueue(Buffer buffer, LaunchRecorder recorder, const Work* work, 
     """Enqueue work on the buffer as the recorder's launch.  Returns the position at which the work was filed."""
     if unlikely(is_in_capture(recorder)) and work.kind in (FILL_WIDELY, COPY_IN, COPY_OUT):
         raise StreamMisuseError(f"{what}: {recorder.stream!r} takes part in a capture, and a launch of the graph would "
-                                "read or write this memory of the host, which the graph does not hold. Name memory that "
-                                "is tracked: a Buffer in page-locked memory (empty(..., xlogmem.host, resource=...)), or "
-                                "copy outside of the capture")
+                                "read or write this memory of the host, which the graph does not hold. Name memory "
+                                "that is tracked: a Buffer in page-locked memory (empty(..., xlogmem.host, "
+                                "resource=...)), or copy outside of the capture")
     begin_call(buffer)
     try:
         recorder.open()
