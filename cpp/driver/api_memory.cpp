@@ -40,11 +40,11 @@ void* map_twice(size_t bytes, u8** alias) {
     return programs;
 }
 
-CUresult allocate_host(void** address, size_t bytes, bool managed) {
-    Context* context;
-    if (!address || !bytes) return CUDA_ERROR_INVALID_VALUE;
-    REFUSE_IF(current_context(&context));
-    REFUSE_IF(check_unsafe_call());
+}  // namespace
+
+namespace sim {
+
+CUresult allocate_host(void** address, u64 bytes, bool managed) {
     HostRange range{bytes, managed, false, memory().next_buffer_id++};
     *address = map_twice(bytes, &range.alias);
     if (*address == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -80,6 +80,18 @@ CUresult free_host(Lock& lock, u64 address, bool managed) {
     mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
          -1, 0);
     return CUDA_SUCCESS;
+}
+
+}  // namespace sim
+
+namespace {
+
+CUresult allocate_host_now(void** address, size_t bytes, bool managed) {
+    Context* context;
+    if (!address || !bytes) return CUDA_ERROR_INVALID_VALUE;
+    REFUSE_IF(current_context(&context));
+    REFUSE_IF(check_unsafe_call());
+    return allocate_host(address, bytes, managed);
 }
 
 const HostRange* find_pinned(u64 address, u64* start) {
@@ -209,18 +221,18 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr* address, size_t bytes, unsigned) 
     return api_call(CALL("cuMemAllocManaged"), [&](Lock&) -> CUresult {
         void* result = nullptr;
         if (!address) return CUDA_ERROR_INVALID_VALUE;
-        REFUSE_IF(allocate_host(&result, bytes, true));
+        REFUSE_IF(allocate_host_now(&result, bytes, true));
         *address = reinterpret_cast<u64>(result);
         return CUDA_SUCCESS;
     });
 }
 
 EXPORT CUresult cuMemHostAlloc(void** address, size_t bytes, unsigned) {
-    return api_call(CALL("cuMemHostAlloc"), [&](Lock&) { return allocate_host(address, bytes, false); });
+    return api_call(CALL("cuMemHostAlloc"), [&](Lock&) { return allocate_host_now(address, bytes, false); });
 }
 
 EXPORT CUresult cuMemAllocHost_v2(void** address, size_t bytes) {
-    return api_call(CALL("cuMemAllocHost"), [&](Lock&) { return allocate_host(address, bytes, false); });
+    return api_call(CALL("cuMemAllocHost"), [&](Lock&) { return allocate_host_now(address, bytes, false); });
 }
 
 EXPORT CUresult cuMemFreeHost(void* address) {

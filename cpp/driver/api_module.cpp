@@ -38,7 +38,8 @@ CUresult unload(Lock& lock, u64 handle) {
     Module* module = modules().get(handle);
     if (!module) return CUDA_ERROR_INVALID_HANDLE;
     run_everything(lock);
-    for (auto& place : module->places) free_now(lock, place.second);
+    for (auto& place : module->places)
+        is_managed(place.second) ? free_host(lock, place.second, true) : free_now(lock, place.second);
     for (u64 function : module->function_handles) functions().remove(function);
     modules().remove(handle);
     delete module;
@@ -65,26 +66,33 @@ CUresult function_of(u64* handle, u64 module_handle, const char* name) {
 
 bool is_live(u64 address) {
     const Block* block = find_block(address);
-    return block && block->live && block->address == address;
+    return is_managed(address) || (block && block->live && block->address == address);
+}
+
+CUresult make_variable(Lock& lock, u64* place, const check::Variable& variable, Context* context) {
+    if (variable.is_managed) return allocate_host(reinterpret_cast<void**>(place), variable.bytes, true);
+    REFUSE_IF(allocate_now(lock, place, variable.bytes, context));
+    memset(memory().view(*place), 0, variable.bytes);
+    return CUDA_SUCCESS;
 }
 
 // The memory of a variable is made where the program names the variable for the first time, with zeros in it: kernels
 // compute nothing here, and the values in the program's source are not read.
-CUresult global_of(Lock& lock, CUdeviceptr* address, size_t* bytes, u64 module_handle, const char* name) {
+CUresult variable_of(Lock& lock, CUdeviceptr* address, size_t* bytes, u64 module_handle, const char* name,
+                     bool managed_alone = false) {
     Context* context;
     Module* module = modules().get(module_handle);
     if (!module) return CUDA_ERROR_INVALID_HANDLE;
     if (!name || (!address && !bytes)) return CUDA_ERROR_INVALID_VALUE;
     auto found = module->variables.find(name);
     if (found == module->variables.end()) return CUDA_ERROR_NOT_FOUND;
+    const check::Variable& variable = found->second;
+    if (managed_alone && !variable.is_managed) return CUDA_ERROR_NOT_FOUND;
     REFUSE_IF(current_context(&context));
-    if (bytes) *bytes = found->second;
+    if (bytes) *bytes = variable.bytes;
     if (!address) return CUDA_SUCCESS;
-    u64& place = module->places[{found->first, context}];
-    if (!is_live(place)) {
-        REFUSE_IF(allocate_now(lock, &place, found->second, context));
-        memset(memory().view(place), 0, found->second);
-    }
+    u64& place = module->places[{found->first, variable.is_managed ? nullptr : context}];
+    if (!is_live(place)) REFUSE_IF(make_variable(lock, &place, variable, context));
     *address = place;
     return CUDA_SUCCESS;
 }
@@ -127,7 +135,7 @@ EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const
 
 EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* address, size_t* bytes, CUmodule module, const char* name) {
     return api_call(CALL("cuModuleGetGlobal"),
-                    [&](Lock& lock) { return global_of(lock, address, bytes, number(module), name); });
+                    [&](Lock& lock) { return variable_of(lock, address, bytes, number(module), name); });
 }
 
 EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* image, CUjit_option*, void**, unsigned,
@@ -167,7 +175,12 @@ EXPORT CUresult cuLibraryGetModule(CUmodule* module, CUlibrary library) {
 
 EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
     return api_call(CALL("cuLibraryGetGlobal"),
-                    [&](Lock& lock) { return global_of(lock, address, bytes, number(library), name); });
+                    [&](Lock& lock) { return variable_of(lock, address, bytes, number(library), name); });
+}
+
+EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
+    return api_call(CALL("cuLibraryGetManaged"),
+                    [&](Lock& lock) { return variable_of(lock, address, bytes, number(library), name, true); });
 }
 
 EXPORT CUresult cuLibraryGetKernelCount(unsigned* count, CUlibrary library) {

@@ -56,7 +56,7 @@ struct Module {
     std::map<std::string, std::unique_ptr<Function>> functions;
     std::map<std::string, check::Facts> facts;
     check::Variables variables;
-    // Of the variables that the program has named: in each context memory of its own.
+    // Of the variables that the program has named: in each context memory of its own. Managed ones have one for all.
     std::map<std::pair<std::string, const Context*>, u64> places;
     std::vector<u64> function_handles;
 };

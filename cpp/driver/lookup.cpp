@@ -309,6 +309,7 @@ const Symbol kSymbols[] = {
     PLAIN(cuLibraryUnload, 12000, cuLibraryUnload),
     PLAIN(cuLibraryGetModule, 12000, cuLibraryGetModule),
     PLAIN(cuLibraryGetGlobal, 12000, cuLibraryGetGlobal),
+    PLAIN(cuLibraryGetManaged, 12000, cuLibraryGetManaged),
     PLAIN(cuLibraryGetKernelCount, 12040, cuLibraryGetKernelCount),
     PLAIN(cuLibraryEnumerateKernels, 12040, cuLibraryEnumerateKernels),
     PLAIN(cuLibraryGetKernel, 12000, cuLibraryGetKernel),

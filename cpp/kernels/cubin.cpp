@@ -130,7 +130,7 @@ namespace {
 
 // From the symbols of a cubin; `sections` are the names of its sections.
 Variables variables_of(Bytes symbols, Bytes texts, const std::vector<std::string>& sections) {
-    constexpr u64 kSymbol = 24, kObject = 1;
+    constexpr u64 kSymbol = 24, kObject = 1, kManaged = 4;
     Variables variables;
     for (u64 at = 0; at + kSymbol <= symbols.size(); at += kSymbol) {
         u64 info = symbols.number(at + 4, 1), section = symbols.number(at + 6, 2), bytes = symbols.number(at + 16, 8);
@@ -139,7 +139,7 @@ Variables variables_of(Bytes symbols, Bytes texts, const std::vector<std::string
         if (name.empty()) continue;
         // .nv.global.init, .nv.constant3
         if (starts(sections[section], ".nv.global") || starts(sections[section], ".nv.constant"))
-            variables[name] = bytes;
+            variables[name] = {bytes, (symbols.number(at + 5, 1) & kManaged) != 0};
     }
     return variables;
 }

@@ -32,8 +32,7 @@ Contents contents_of_ptx(Bytes text) {
         facts.first = std::make_shared<const FirstThread>(kernel, instructions);
         facts.may_signal = may_signal(instructions);
     }
-    for (const PtxVariable& variable : module.variables)
-        contents.variables[std::string(variable.name)] = variable.bytes;
+    for (const PtxVariable& variable : module.variables) contents.variables[std::string(variable.name)] = variable.is;
     return contents;
 }
 

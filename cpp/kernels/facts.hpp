@@ -46,10 +46,15 @@ struct Facts {
 };
 
 using Kernels = std::map<std::string, Facts>;
-using Variables = std::map<std::string, u64>;
 
-// What an image defines: its kernels, by the names that the driver knows them by, and the sizes of its variables,
-// `__device__` and `__constant__`.
+struct Variable {
+    u64 bytes = 0;
+    bool is_managed = false;  // the host reaches it, too
+};
+using Variables = std::map<std::string, Variable>;
+
+// What an image defines: its kernels, by the names that the driver knows them by, and its variables, `__device__`,
+// `__constant__` and `__managed__`.
 struct Contents {
     Kernels kernels;
     Variables variables;

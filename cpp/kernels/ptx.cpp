@@ -170,6 +170,12 @@ bool read_variable(const Statement& words, PtxVariable* variable) {
         if (word == ".extern") return false;
         if (word == ".global" || word == ".const") {
             is_variable = true;
+        } else if (word == ".attribute") {  // (.managed), or (.unified(1, 2), .managed)
+            for (int depth = 0; ++i < words.size();) {
+                variable->is.is_managed |= words[i] == ".managed";
+                depth += words[i] == "(" ? 1 : words[i] == ")" ? -1 : 0;
+                if (!depth) break;
+            }
         } else if (word == ".align") {
             i++;
         } else if (word == ".v2" || word == ".v4") {
@@ -186,8 +192,8 @@ bool read_variable(const Statement& words, PtxVariable* variable) {
             variable->name = word;
         }
     }
-    variable->bytes = size * count;
-    return is_variable && variable->bytes && !variable->name.empty();
+    variable->is.bytes = size * count;
+    return is_variable && variable->is.bytes && !variable->name.empty();
 }
 
 // From behind an opening brace to the closing one.

@@ -28,7 +28,7 @@ struct PtxKernel {
 
 struct PtxVariable {
     Token name;
-    u64 bytes;
+    Variable is;
 };
 
 // Kernels whose text is cut off, or whose parameters are not understood, are left out. Variables are `.global` and

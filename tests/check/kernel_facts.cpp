@@ -158,7 +158,8 @@ int main(int count, char** arguments) {
         image.push_back('\0');
         Contents found = contents_of(image.data(), unsized ? 0 : size);
         for (auto& variable : found.variables)
-            std::cout << "variable " << variable.first << " " << variable.second << "\n";
+            std::cout << "variable " << (variable.second.is_managed ? "managed:" : "") << variable.first << " "
+                      << variable.second.bytes << "\n";
         for (auto& entry : found.kernels) {
             if (spaces.empty()) print(entry.first, entry.second);
             for (const std::string& space : spaces) print_touches(entry.second, space);

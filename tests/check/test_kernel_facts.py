@@ -219,6 +219,9 @@ DECLARED = HEADER + """
 .const .align 4 .b8 table[2][16] = {{1, 2, 3}, {4}};
 .weak .global .align 8 .v2 .f32 pair = {0f00000000, 0f3F800000};
 .extern .global .align 4 .u32 elsewhere;
+.visible .global .attribute(.managed) .align 4 .u32 shared;
+.global .attribute(.unified(19, 95), .managed) .align 4 .b8 of_both[12];
+.global .attribute(.unified(19, 96)) .align 4 .b8 unified[2];
 .extern .const .align 4 .b8 unsized[];
 .global .texref texture;
 .func helper(.param .b32 a)
@@ -229,7 +232,7 @@ DECLARED = HEADER + """
 .global .align 4 .b8 huge[1099511627776][16];
 .global .b8 last[0x7];
 """ + STORE.removeprefix(HEADER)
-DEFINED = {"counter": 4, "table": 32, "pair": 8, "last": 7}
+DEFINED = {"counter": 4, "table": 32, "pair": 8, "managed:shared": 4, "managed:of_both": 12, "unified": 2, "last": 7}
 # Both in one text: a variable is declared behind a kernel, behind a kernel without a body, and in no kernel's body.
 MIXED = (STORE + """
 .global .u32 behind;
@@ -239,9 +242,9 @@ MIXED = (STORE + """
 .global .u8 end;
 """).encode()
 SYMBOLS = {"counter": (".nv.global", 4), "values": (".nv.global.init", 12), "table": (".nv.constant3", 32),
-           "of_another_kind": (".nv.shared.k", 64), "empty": (".nv.global", 0)}
+           "managed:shared": (".nv.global", 4), "of_another_kind": (".nv.shared.k", 64), "empty": (".nv.global", 0)}
 MACHINE = cubin({"k": [(0, 8)]}, variables=SYMBOLS)
-IN_CUBIN = {"counter": 4, "values": 12, "table": 32}
+IN_CUBIN = {"counter": 4, "values": 12, "table": 32, "managed:shared": 4}
 VARIABLES = {
     "variables-ptx": (DECLARED.encode(), DEFINED),
     "variables-cubin": (MACHINE, IN_CUBIN),

@@ -138,11 +138,12 @@ def code(*instructions: tuple[int, int]) -> bytes:
 
 
 def symbols(places: list[str], variables: dict[str, tuple[str, int]]) -> dict[str, bytes]:
-    """The sections of the symbols: {name: (its section, its size)}, and one of a function."""
+    """The sections of the symbols: {name: (its section, its size)}, and one of a function; `managed:x` is managed."""
     names, table = b"\0k\0", bytes(24) + struct.pack("<IBBHQQ", 1, 0x12, 0, 0, 0, 256)
     for name, (section, size) in variables.items():
-        table += struct.pack("<IBBHQQ", len(names), 0x11, 0, places.index(section), 0, size)
-        names += name.encode() + b"\0"
+        is_managed = name.startswith("managed:")
+        table += struct.pack("<IBBHQQ", len(names), 0x11, 4 * is_managed, places.index(section), 0, size)
+        names += name.removeprefix("managed:").encode() + b"\0"
     return {".symtab": table, ".strtab": names}
 
 

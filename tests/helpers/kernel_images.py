@@ -98,7 +98,7 @@ def facts_of(program: Path, *arguments: str | Path, defect: str = "") -> dict[st
 
 
 def variables_of(program: Path, *arguments: str | Path, defect: str = "") -> dict[str, dict[str, int]]:
-    """The sizes of the variables of each image."""
+    """The sizes of the variables of each image; before the names of managed ones stands `managed:`."""
     found: dict[str, dict[str, int]] = {}
     for line in output_of(program, *arguments, defect=defect).split("== reached")[0].splitlines():
         if line.startswith("== "):

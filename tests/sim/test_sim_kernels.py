@@ -112,6 +112,7 @@ VARIABLES = b""".version 8.0
 .address_size 64
 .visible .global .align 4 .u32 counter;
 .visible .const .align 4 .b8 table[64];
+.visible .global .attribute(.managed) .align 4 .b8 shared[8];
 .visible .entry k() { ret; }
 \0"""
 
@@ -147,10 +148,33 @@ def test_variables_of_a_module(simulator, of):
     ok(unload(other))
 
 
-def test_a_use_of_a_variable_is_watched(scheduled):
+def test_managed_variables_of_a_library(simulator):
+    """The host reads and writes them, too; each is one for all devices, and ends with its library."""
+    library = ok(driver.cuLibraryLoadData(VARIABLES, [], [], 0, [], [], 0))
+    place, nbytes = ok(driver.cuLibraryGetManaged(library, b"shared"))
+    words = (ctypes.c_char * nbytes).from_address(int(place))
+    assert (nbytes, words.raw) == (8, bytes(8))
+    words.raw = b"from us "
+    text = bytearray(8)
+    ok(driver.cuMemcpyDtoH(text, place, 8))
+    assert text == b"from us "
+    ok(driver.cuMemsetD8(place, 1, 8))
+    ok(driver.cuCtxSynchronize())
+    assert words.raw == b"\1" * 8
+    assert int(ok(driver.cuLibraryGetGlobal(library, b"shared"))[0]) == int(place)
+    assert ok(driver.cuPointerGetAttribute(driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED, place)) == 1
+    not_found, invalid = driver.CUresult.CUDA_ERROR_NOT_FOUND, driver.CUresult.CUDA_ERROR_INVALID_HANDLE
+    assert driver.cuLibraryGetManaged(library, b"table")[0] == driver.cuLibraryGetManaged(library, b"k")[0] == not_found
+    ok(driver.cuLibraryUnload(library))
+    assert driver.cuLibraryGetManaged(library, b"shared")[0] == invalid
+    assert driver.cuMemsetD8(place, 1, 8)[0] != 0
+
+
+@pytest.mark.parametrize("name", [b"table", b"shared"])
+def test_a_use_of_a_variable_is_watched(scheduled, name):
     """As of any memory: the stream that fills a table is waited for, or not."""
     module = ok(driver.cuModuleLoadData(VARIABLES))
-    table, nbytes = ok(driver.cuModuleGetGlobal(module, b"table"))
+    table, nbytes = ok(driver.cuModuleGetGlobal(module, name))
     one, other = (ok(driver.cuStreamCreate(1)) for _ in range(2))
     for ordered in (True, False):
         ok(driver.cuMemsetD8Async(table, 1, nbytes, one))
