@@ -197,7 +197,7 @@ def simulated_library(name: str, soname: str, folder: str, version: int, driver:
     """A library of NVIDIA's on top of the simulated driver, which it finds as the driver that is loaded."""
     return library(f"xlogmem.check.cudart.{name}{version}", f"cpp/{folder}", [INCLUDE],
                    [f"-Wl,-soname,{soname}.so.{version}", f"-Wl,--version-script=cpp/{folder}/exports{version}.map",
-                    "-Wl,--no-as-needed", driver], (f"-DCUBLAS_MAJOR={version}", "-fcx-limited-range"), optimised,
+                    "-Wl,--no-as-needed", driver], (f"-DLIBRARY_MAJOR={version}", "-fcx-limited-range"), optimised,
                    engine=False)
 
 
@@ -214,6 +214,7 @@ setup(ext_modules=[*modules, *rmm_binding(), simulator, preloaded(), simulated_r
                    simulated_runtime(13, driver), plain_runtime(12), plain_runtime(13),
                    simulated_library("_curand", "libcurand", "curand", 10, driver),
                    simulated_library("_thrust", "libxlogmem_thrust", "thrust", 1, driver),
+                   *(simulated_library("_cufft", "libcufft", "cufft", version, driver, "-O2") for version in (11, 12)),
                    *(made for major in (12, 13) for made in (
                        simulated_library("_cublas", "libcublas", "cublas", major, driver, "-O3"),     # products
                        simulated_library("_cublasLt", "libcublasLt", "cublaslt", major, driver))),

@@ -1,5 +1,5 @@
-// Calls of libraries that are simulated (cuRAND, cuBLAS, Thrust), as the simulated driver takes them: which memory a call reads
-// and writes on which stream, and a function that does it.
+// Calls of libraries that are simulated (cuRAND, cuBLAS, cuFFT, Thrust), as the simulated driver takes them: which memory a
+// call reads and writes on which stream, and a function that does it.
 #pragma once
 
 #ifndef __CUDA_API_VERSION_INTERNAL
@@ -7,6 +7,7 @@
 #endif
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -44,6 +45,15 @@ inline CUresult begin() {
     if (result || context) return result;
     if (CUresult refused = cuDevicePrimaryCtxRetain(&context, 0)) return refused;
     return cuCtxSetCurrent(context);
+}
+
+// A program may compute more than a CPU can in its time: the budget of all calls of a library, in multiplications.
+inline bool can_afford(double cost, double budget) {
+    static std::atomic<double> spent{0};
+    double before = spent.load();
+    while (before + cost <= budget)
+        if (spent.compare_exchange_weak(before, before + cost)) return true;
+    return false;
 }
 
 }  // namespace library

@@ -58,8 +58,7 @@ struct Handle {
     int pointer_mode = kHost, math_mode = 0, atomics_mode = 0, multiprocessors = 0;
 };
 
-// A program may compute more than a CPU can in its time: the budget of all calls, in multiplications.
-bool can_afford(double cost);
+inline bool can_afford(double multiplications) { return library::can_afford(multiplications, 1e10); }
 
 // A factor: in the host's memory, where it is read at once, or in the device's.
 struct Scalar {

@@ -1,7 +1,6 @@
 // Elements of arrays, and what calls share: see blas.hpp.
 #include "blas.hpp"
 
-#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -74,14 +73,6 @@ std::size_t size_of(Type type) {
         case kComplexDouble: return 16;
     }
     return 0;
-}
-
-bool can_afford(double cost) {
-    static std::atomic<double> spent{0};
-    double before = spent.load();
-    while (before + cost <= 1e10)
-        if (spent.compare_exchange_weak(before, before + cost)) return true;
-    return false;
 }
 
 Complex load(const u8* at, Type type) {

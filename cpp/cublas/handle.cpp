@@ -7,7 +7,7 @@ using namespace cublas;
 
 namespace {
 
-constexpr int kVersion = CUBLAS_MAJOR * 10000 + (CUBLAS_MAJOR == 12 ? 900 : 0);
+constexpr int kVersion = LIBRARY_MAJOR * 10000 + (LIBRARY_MAJOR == 12 ? 900 : 0);
 
 template <class Member>
 Status get(Handle* handle, Member Handle::* member, Member* value) {
@@ -44,7 +44,7 @@ CUBLAS Status cublasGetProperty(int part, int* value) {  // major, minor, patch
     *value = part == 0 ? kVersion / 10000 : part == 1 ? kVersion / 100 % 100 : kVersion % 100;
     return kSuccess;
 }
-CUBLAS std::size_t cublasGetCudartVersion() { return CUBLAS_MAJOR * 1000; }
+CUBLAS std::size_t cublasGetCudartVersion() { return LIBRARY_MAJOR * 1000; }
 
 CUBLAS Status cublasSetStream_v2(Handle* handle, CUstream stream) { return set(handle, &Handle::stream, stream); }
 CUBLAS Status cublasGetStream_v2(Handle* handle, CUstream* stream) { return get(handle, &Handle::stream, stream); }

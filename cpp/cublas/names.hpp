@@ -648,7 +648,7 @@ STUB(cublasZtrsv)
 STUB(cublasZtrsv_v2)
 STUB(cublasZtrsv_v2_64)
 STUB(cublasZtrttp)
-#if CUBLAS_MAJOR == 13
+#if LIBRARY_MAJOR == 13
 STUB(cublasGetEmulationSpecialValuesSupport)
 STUB(cublasGetFixedPointEmulationMantissaBitCountPointer)
 STUB(cublasGetFixedPointEmulationMantissaBitOffset)

@@ -6,8 +6,8 @@
 
 #define CUBLASLT extern "C" __attribute__((visibility("default")))
 
-CUBLASLT std::size_t cublasLtGetVersion() { return CUBLAS_MAJOR * 10000; }
-CUBLASLT std::size_t cublasLtGetCudartVersion() { return CUBLAS_MAJOR * 1000; }
+CUBLASLT std::size_t cublasLtGetVersion() { return LIBRARY_MAJOR * 10000; }
+CUBLASLT std::size_t cublasLtGetCudartVersion() { return LIBRARY_MAJOR * 1000; }
 CUBLASLT const char* cublasLtGetStatusName(int) { return "CUBLAS_STATUS_NOT_SUPPORTED"; }
 CUBLASLT const char* cublasLtGetStatusString(int) { return "the call is not simulated"; }
 

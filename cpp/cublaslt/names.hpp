@@ -171,14 +171,14 @@ STUB(cublasLt_for_cublas_HSS)
 STUB(cublasLt_for_cublas_SSS)
 STUB(cublasLt_for_cublas_TSS)
 STUB(cublasLt_for_cublas_TST)
-#if CUBLAS_MAJOR == 12
+#if LIBRARY_MAJOR == 12
 STUB(cublasLtLegacyGemmUtilizationCCC)
 STUB(cublasLtLegacyGemmUtilizationDDD)
 STUB(cublasLtLegacyGemmUtilizationZZZ)
 STUB(cublasLt_for_cublas_CCC)
 STUB(cublasLt_for_cublas_ZZZ)
 #endif
-#if CUBLAS_MAJOR == 13
+#if LIBRARY_MAJOR == 13
 STUB(cublasLtACCMatmulAlgoCheckForStream)
 STUB(cublasLtACCMatmulAlgoGetHeuristicForStream)
 STUB(cublasLtBIIMatmulAlgoCheckForStream)

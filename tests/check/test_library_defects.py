@@ -1,4 +1,4 @@
-"""Planted defects of the simulated cuRAND, cuBLAS and Thrust: each breaks one rule, and the calls notice."""
+"""Planted defects of the simulated cuRAND, cuBLAS, cuFFT and Thrust: each breaks one rule, and the calls notice."""
 from __future__ import annotations
 
 import json
@@ -13,7 +13,7 @@ from engine_traces import HERE, compiler, defects_of, planted_texts
 from fabricated import folder_of
 from places import HELPERS, ROOT
 
-LIBRARIES = ("curand", "cublas", "thrust")              # of cuBLASLt nothing is simulated
+LIBRARIES = ("curand", "cublas", "cufft", "thrust")            # of cuBLASLt nothing is simulated
 CUDA = folder_of("cuda.h", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
 DEFECTS = defects_of(HERE / "library_defects.toml")
 pytestmark = [pytest.mark.skipif(compiler() is None, reason="no C++ compiler here"),
@@ -34,7 +34,7 @@ def planted(tmp_path_factory):
             (folder / library / file).write_text(text)
         sources += [path for path in sorted((folder / library).glob("*.cpp"))
                     if path.name != "stubs.cpp" and (path.name != "planted.cpp" or library == LIBRARIES[0])]
-    subprocess.run([compiler() or "g++", "-std=c++20", "-O0", "-shared", "-fPIC", "-DCUBLAS_MAJOR=12",
+    subprocess.run([compiler() or "g++", "-std=c++20", "-O0", "-shared", "-fPIC", "-DLIBRARY_MAJOR=12",
                     f"-I{ROOT / 'cpp'}", f"-I{CUDA}", *map(str, sources), "-o", str(folder / "planted.so")], check=True)
     return folder / "planted.so"
 

@@ -38,9 +38,9 @@ def library(tmp_path):
 
 def test_a_library_that_was_loaded_is_named_once(checked, library):
     """By its first place, also if it has parts or is loaded again; not if it was only looked for."""
-    library("libcufft.so.11", "libcudnn.so.9", "libcudnn_ops.so.9", "libmine.so")
+    library("libcutensor.so.2", "libcudnn.so.9", "libcudnn_ops.so.9", "libmine.so")
     program = BEGIN + """
-for name in ("libcufft.so.11", "libcufft.so.11"):
+for name in ("libcutensor.so.2", "libcutensor.so.2"):
     ctypes.CDLL(f"./{name}")                                    # one
 ctypes.CDLL("./libcudnn.so.9")                                  # another
 ctypes.CDLL("./libcudnn_ops.so.9")
@@ -51,9 +51,9 @@ except OSError:
     pass
 """
     run = checked(program)
-    assert run.notes["notes"] == {LOADED.format("cuFFT", place(program, "# one")): 1,
+    assert run.notes["notes"] == {LOADED.format("cuTENSOR", place(program, "# one")): 1,
                                   LOADED.format("cuDNN", place(program, "# another")): 1}
-    assert run.stderr.count("cuFFT is not simulated") == 1
+    assert run.stderr.count("cuTENSOR is not simulated") == 1
     assert run.returncode == 0
 
 
@@ -68,14 +68,14 @@ for name in ("libcusparse.so.12", "libcusolver.so.11"):
 
 
 def test_what_pytorch_loads_in_case_is_not_named(checked, library):
-    library("libcufft.so.11")
-    source = "ctypes.CDLL('./libcufft.so.11')"
+    library("libcusparse.so.12")
+    source = "ctypes.CDLL('./libcusparse.so.12')"
     run = checked(f"{BEGIN}\nexec(compile({source!r}, '/env/torch/__init__.py', 'exec'))\n")
     assert (run.returncode, run.notes["notes"]) == (0, {}), run.stderr
 
 
 @pytest.mark.parametrize(("error", "name"), [
-    ("RuntimeError('cuFFT error: CUFFT_INTERNAL_ERROR')", "cuFFT"),
+    ("RuntimeError('cuSPARSE error: CUSPARSE_STATUS_INTERNAL_ERROR')", "cuSPARSE"),
     ("RuntimeError('cuDNN error: CUDNN_STATUS_NOT_INITIALIZED')", "cuDNN"),
     ("RuntimeError('NCCL Error 1: unhandled cuda error')", "NCCL"),
     ("ImportError('Failure finding \"libcusparse.so.12\"')", "cuSPARSE"),
@@ -90,7 +90,8 @@ def test_an_error_names_the_library(checked, error, name):
 
 
 @pytest.mark.parametrize("error", ["RuntimeError('no error of a library')", "OSError('libcudart.so.12')",
-                                   "ValueError('nccl or gloo')", "RuntimeError('libcurand.so.10')"])
+                                   "ValueError('nccl or gloo')", "RuntimeError('libcurand.so.10')",
+                                   "RuntimeError('cuFFT error: CUFFT_INTERNAL_ERROR')"])
 def test_other_errors_name_none(checked, error):
     assert checked(f"{BEGIN}\nraise {error}\n").notes["notes"] == {}
 
@@ -98,28 +99,29 @@ def test_other_errors_name_none(checked, error):
 def test_the_binding_of_a_library_names_it(checked):
     """... which the error need not do; a file of the program's own does not."""
     source = "raise RuntimeError('initialization error')"
-    for file, name in (("cupy/cuda/cufft.pyx", "cuFFT"), ("/env/site-packages/cupyx/cusparse.py", "cuSPARSE")):
+    for file, name in (("cupy_backends/cuda/libs/cusolver.pyx", "cuSOLVER"),
+                       ("/env/site-packages/cupyx/cusparse.py", "cuSPARSE")):
         program = f"{BEGIN}\nexec(compile({source!r}, {file!r}, 'exec'))\n"
         assert checked(program).notes["notes"] == {ENDED.format(name, place(program, "exec")): 1}
     assert checked(f"{BEGIN}\nexec(compile({source!r}, '/mine/nccl.py', 'exec'))\n").notes["notes"] == {}
 
 
 def test_a_library_that_another_one_loads_is_not_named_beside_it(checked, library):
-    library("libcusparse.so.12", "libcufft.so.11")
+    library("libcusparse.so.12", "libcutensor.so.2")
     program = BEGIN + """
-ctypes.CDLL("./libcufft.so.11")                                 # before
+ctypes.CDLL("./libcutensor.so.2")                               # before
 def use():
     ctypes.CDLL("./libcusparse.so.12"); raise RuntimeError("CUSOLVER_STATUS_NOT_INITIALIZED")      # at once
 use()
 """
     assert checked(program).notes["notes"] == {
         ENDED.format("cuSOLVER", place(program, "# at once")): 1,
-        LOADED.format("cuFFT", place(program, "# before")): 1}
+        LOADED.format("cuTENSOR", place(program, "# before")): 1}
 
 
 @needs("cupy", "nvidia.cuda_nvrtc")
 @pytest.mark.parametrize(("call", "name"), [
-    ("cupy.fft.fft(cupy.ones(8))", "cuFFT"), ("cupy.linalg.svd(cupy.ones((4, 4)))", "cuSOLVER"),
+    ("cupy.linalg.svd(cupy.ones((4, 4)))", "cuSOLVER"),
     ("cupyx.scipy.sparse.csr_matrix(cupy.ones((4, 4))) @ cupy.ones(4)", "cuSPARSE")])
 def test_cupys_functions_name_the_library(checked, call, name):
     """Whether it is installed or not."""

@@ -2,6 +2,7 @@
 // host.
 #include "library_call.hpp"
 
+#include <cstdlib>
 #include <string>
 
 namespace {
@@ -17,6 +18,14 @@ CUresult cuCtxGetCurrent(CUcontext* context) {
 CUresult cuCtxSetCurrent(CUcontext) { return CUDA_SUCCESS; }
 CUresult cuDevicePrimaryCtxRetain(CUcontext*, CUdevice) { return CUDA_SUCCESS; }
 CUresult cuStreamSynchronize(CUstream) { return CUDA_SUCCESS; }
+CUresult cuMemAlloc_v2(CUdeviceptr* address, std::size_t bytes) {
+    *address = reinterpret_cast<CUdeviceptr>(malloc(bytes));
+    return CUDA_SUCCESS;
+}
+CUresult cuMemFree_v2(CUdeviceptr address) {
+    free(reinterpret_cast<void*>(address));
+    return CUDA_SUCCESS;
+}
 
 CUresult xsim_library_call(library::Call* call) {
     noted = std::string(call->name) + " " + std::to_string(reinterpret_cast<std::uint64_t>(call->stream));

@@ -10,7 +10,7 @@ import ctypes
 import json
 import sys
 from collections.abc import Callable
-from ctypes import byref, c_char, c_float, c_longlong, c_size_t, c_uint64, c_ulonglong, c_void_p
+from ctypes import byref, c_char, c_float, c_int, c_longlong, c_size_t, c_uint64, c_ulonglong, c_void_p
 
 import numpy
 
@@ -118,9 +118,62 @@ def sorting_by_keys(library: Library) -> None:
     assert list(places) == [2, 1, 0]
 
 
+def transform(library: Library, name: str, kind: int, n: int, inputs: numpy.ndarray, extents: list[Extent],
+              *direction: int, in_place: bool = False) -> numpy.ndarray:
+    """Two of n numbers."""
+    plan, area = c_int(), numpy.zeros(2 * n, "F")
+    library.ok("cufftCreate", byref(plan))
+    library.ok("cufftMakePlan1d", plan, n, kind, 2, None)
+    library.ok("cufftSetStream", plan, c_void_p(STREAM))
+    library.ok("cufftSetWorkArea", plan, pointer(area))
+    made = inputs if in_place else numpy.zeros(4 * n, "f4")
+    library.ok("cufftExec" + name, plan, pointer(inputs), pointer(made), *direction)
+    arrays = {"p": inputs, "area": area} | ({} if in_place else {"q": made})
+    assert library.newest(**arrays) == ("cufftExec" + name, STREAM, extents)
+    library.ok("cufftDestroy", plan)
+    return made
+
+
+def random(n: int, dtype: str = "f4") -> numpy.ndarray:
+    return numpy.random.default_rng(0).standard_normal(n).astype(dtype)
+
+
+def a_transform_to_complex_numbers(library: Library) -> None:
+    data = random(12)
+    made = transform(library, "R2C", 0x2a, 6, data, [("p", 48, 1, 48, "r"), ("q", 64, 1, 64, "w")])
+    assert numpy.allclose(made[:16].view("F").reshape(2, 4), numpy.fft.rfft(data.reshape(2, 6)), atol=1e-5)
+
+
+def a_transform_to_real_numbers(library: Library) -> None:
+    data = random(16)
+    expected = numpy.fft.irfft(data.view("F").reshape(2, 4), n=6, norm="forward")
+    made = transform(library, "C2R", 0x2c, 6, data, [("p", 64, 1, 64, "b"), ("q", 48, 1, 48, "w")])
+    assert numpy.allclose(made[:12].reshape(2, 6), expected, atol=1e-5)
+
+
+def a_transform_in_its_place(library: Library) -> None:
+    """The rows of real numbers have room for the complex ones."""
+    data = random(16)
+    expected = numpy.fft.rfft(data.reshape(2, 8)[:, :6])
+    made = transform(library, "R2C", 0x2a, 6, data, [("p", 24, 2, 32, "r"), ("p", 64, 1, 64, "w")], in_place=True)
+    assert numpy.allclose(made.view("F").reshape(2, 4), expected, atol=1e-5)
+
+
+def transforms_with_a_work_area(library: Library) -> None:
+    """Of a length with a large prime factor, and of a large one."""
+    for n in (131, 4098):
+        data = random(4 * n)
+        for direction, function in ((-1, numpy.fft.fft), (1, numpy.fft.ifft)):
+            expected = function(data.view("F").reshape(2, n), norm="backward" if direction < 0 else "forward")
+            made = transform(library, "C2C", 0x29, n, data, [
+                (which, 16 * n, 1, 16 * n, use) for which, use in (("p", "r"), ("q", "w"), ("area", "w"))], direction)
+            assert numpy.allclose(made.view("F").reshape(2, n), expected, atol=1e-3)
+
+
 CALLS: list[Callable[[Library], None]] = [
     numbers_follow_from_the_seed, numbers_follow_from_the_offset, a_product, a_product_that_is_added,
-    a_product_with_a_transposed_matrix, a_batch_of_products, sorting, sorting_by_keys]
+    a_product_with_a_transposed_matrix, a_batch_of_products, a_transform_to_complex_numbers,
+    a_transform_to_real_numbers, a_transform_in_its_place, transforms_with_a_work_area, sorting, sorting_by_keys]
 
 
 def wrong(path: str) -> list[str]:
