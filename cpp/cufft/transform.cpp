@@ -54,14 +54,24 @@ class Line {
         if (count == 1) return void(*to = *from);
         i64 p = smallest_factor(count), part = count / p;
         for (i64 i = 0; i < p; i++) by_factors(from + i * step, step * p, to + i * part, part);
-        Complex column[kLargestFactor];
+        if (p == 2) return by_two(to, part);
+        Complex column[kLargestFactor], turns[kLargestFactor];
+        for (i64 i = 0; i < p; i++) turns[i] = roots_[std::size_t(i * (n_ / p))];
         for (i64 k = 0; k < part; k++) {
             for (i64 i = 0; i < p; i++) column[i] = to[i * part + k] * roots_[std::size_t(i * k * (n_ / count))];
             for (i64 j = 0; j < p; j++) {
                 Complex sum = column[0];
-                for (i64 i = 1; i < p; i++) sum += column[i] * roots_[std::size_t(i * j % p * (n_ / p))];
+                for (i64 i = 1, turn = j; i < p; i++, turn = (turn + j) % p) sum += column[i] * turns[turn];
                 to[j * part + k] = sum;
             }
+        }
+    }
+    void by_two(Complex* to, i64 part) const {
+        i64 step = n_ / (2 * part);
+        for (i64 k = 0; k < part; k++) {
+            Complex even = to[k], odd = to[part + k] * roots_[std::size_t(k * step)];
+            to[k] = even + odd;
+            to[part + k] = even - odd;
         }
     }
     void prepare_convolution(int direction) {
@@ -150,6 +160,7 @@ template <class T>
 void transform_all(const Shape& shape, int direction, const unsigned char* in, unsigned char* out) {
     for (i64 i = 0; i < shape.batch; i++) {
         Numbers data;
+        data.reserve(std::size_t(product(shape.numbers_in())));
         const unsigned char* from = in + i * shape.in.distance * shape.bytes_in();
         each(shape.in, shape.numbers_in(),
              [&](i64 place) { data.push_back(load<T>(from + place * shape.bytes_in(), shape.kind != kToComplex)); });
