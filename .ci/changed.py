@@ -23,8 +23,8 @@ CONDA = re.compile(rf"conda/|dependencies\.yaml|{BUILD}|(benchmarks/)?pyproject\
 SEARCH = re.compile(rf"benchmarks/src/xlogmem_selftest/|tests/helpers/planted\.py|{BUILD}")
 TABLE = "tests/defects.toml"
 TESTS_OF_CPP = {"driver": "sim", "cudart": "sim", "curand": "check", "cublas": "check", "cublaslt": "check",
-                "cufft": "check", "thrust": "check", "engine": "check", "host": "check", "preload": "check",
-                "kernels": "check", "cupti": "check", "native": "check"}
+                "cufft": "check", "cusolver": "check", "cusparse": "check", "thrust": "check", "engine": "check",
+                "host": "check", "preload": "check", "kernels": "check", "cupti": "check", "native": "check"}
 
 
 def git(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-// Calls of libraries that are simulated (cuRAND, cuBLAS, cuFFT, Thrust), as the simulated driver takes them: which memory a
+// Calls of libraries that are simulated (cuRAND, cuBLAS, cuFFT, cuSOLVER, Thrust), as the simulated driver takes them: which memory a
 // call reads and writes on which stream, and a function that does it.
 #pragma once
 

@@ -34,7 +34,8 @@ class Library:
     def newest(self, **arrays: numpy.ndarray) -> tuple[str, int, list[Extent]]:
         name, stream, *words = self.at.newest_call().decode().split()
         names = {str(array.ctypes.data): which for which, array in arrays.items()}
-        extents = [(names[words[i]], *map(int, words[i + 1:i + 4]), words[i + 4]) for i in range(0, len(words), 5)]
+        extents = [(names.get(words[i], "elsewhere"), *map(int, words[i + 1:i + 4]), words[i + 4])
+                   for i in range(0, len(words), 5)]
         return name, int(stream), extents               # type: ignore[return-value]
 
     def numbers(self, seed: int | None = None, offset: int | None = None) -> list[float]:
@@ -170,10 +171,55 @@ def transforms_with_a_work_area(library: Library) -> None:
             assert numpy.allclose(made.view("F").reshape(2, n), expected, atol=1e-3)
 
 
+def solver_of(library: Library) -> c_void_p:
+    handle = c_void_p()
+    library.ok("cusolverDnCreate", byref(handle))
+    library.ok("cusolverDnSetStream", handle, c_void_p(STREAM))
+    return handle
+
+
+def equations(library: Library) -> None:
+    """Of a matrix with gaps, which is left as its factors."""
+    a, b, area, pivots, info = random(12), random(6), random(6), numpy.zeros(2, "i4"), numpy.ones(1, "i4")
+    matrix, right, handle = a.reshape(2, 6)[:, :2].T.copy(), b.copy(), solver_of(library)
+    library.ok("cusolverDnSgetrf", handle, 2, 2, pointer(a), 6, pointer(area), pointer(pivots), pointer(info))
+    assert library.newest(a=a, area=area, pivots=pivots, info=info) == ("cusolverDnSgetrf", STREAM, [
+        ("a", 8, 2, 24, "b"), ("area", 16, 1, 16, "w"), ("pivots", 8, 1, 8, "w"), ("info", 4, 1, 4, "w")])
+    library.ok("cusolverDnSgetrs", handle, 0, 2, 1, pointer(a), 6, pointer(pivots), pointer(b), 2, pointer(info))
+    assert library.newest(a=a, b=b, pivots=pivots, info=info) == ("cusolverDnSgetrs", STREAM, [
+        ("a", 8, 2, 24, "r"), ("b", 8, 1, 8, "b"), ("pivots", 8, 1, 8, "r"), ("info", 4, 1, 4, "w")])
+    assert numpy.allclose(matrix @ b[:2], right[:2], atol=1e-4)
+    assert list(info) == [0]
+
+
+def values_and_vectors(library: Library) -> None:
+    a, values, area, info = numpy.array([2, 1, 9, 3], "f4"), numpy.zeros(2, "f4"), random(4), numpy.ones(1, "i4")
+    library.ok("cusolverDnSsyevd", solver_of(library), 1, 0, 2, pointer(a), 2, pointer(values), pointer(area), 4,
+               pointer(info))
+    assert library.newest(a=a, values=values, area=area, info=info) == ("cusolverDnSsyevd", STREAM, [
+        ("a", 8, 2, 8, "b"), ("values", 8, 1, 8, "w"), ("area", 16, 1, 16, "w"),
+        ("info", 4, 1, 4, "w")])
+    matrix, vectors = numpy.array([[2, 1], [1, 3]]), a.reshape(2, 2).T
+    assert numpy.allclose(matrix @ vectors, vectors * values, atol=1e-5)
+    assert values[0] < values[1]
+
+
+def a_triangle(library: Library) -> None:
+    """What is on its other side is not touched."""
+    a, area, info = numpy.array([4, 9, 2, 5], "f4"), random(4), numpy.ones(1, "i4")
+    library.ok("cusolverDnSpotrf", solver_of(library), 1, 2, pointer(a), 2, pointer(area), 4, pointer(info))
+    column = a[2:]
+    assert library.newest(a=a, column=column, area=area, info=info) == ("cusolverDnSpotrf", STREAM, [
+        ("a", 4, 2, 12, "b"), ("a", 4, 1, 0, "b"), ("column", 8, 1, 0, "b"), ("area", 16, 1, 16, "w"),
+        ("info", 4, 1, 4, "w")])
+    assert list(a) == [2, 9, 1, 2]
+
+
 CALLS: list[Callable[[Library], None]] = [
     numbers_follow_from_the_seed, numbers_follow_from_the_offset, a_product, a_product_that_is_added,
     a_product_with_a_transposed_matrix, a_batch_of_products, a_transform_to_complex_numbers,
-    a_transform_to_real_numbers, a_transform_in_its_place, transforms_with_a_work_area, sorting, sorting_by_keys]
+    a_transform_to_real_numbers, a_transform_in_its_place, transforms_with_a_work_area, equations,
+    values_and_vectors, a_triangle, sorting, sorting_by_keys]
 
 
 def wrong(path: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 Libraries look up hundreds of the driver's functions, use what is there, and raise an exception with the name when the
 program calls another.  A stub in its place would change what they find, so the exception that ended the program is
-read.  A function of the runtime (libcudart), of cuRAND, cuBLAS and cuFFT has a stub, which counts.
+read.  A function of the runtime (libcudart) and of the simulated libraries has a stub, which counts.
 """
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The simulated CUDA runtime (libcudart), cuRAND, cuBLAS and cuFFT, C++: see `cpp/cudart/runtime.hpp`, `cpp/curand`,
-`cpp/cublas` and `cpp/cufft`.  Loaded where a program is checked without a GPU."""
+"""The simulated CUDA runtime (libcudart) and libraries of NVIDIA's, C++: see `cpp/cudart/runtime.hpp`, `cpp/curand`,
+`cpp/cublas`, `cpp/cufft` and `cpp/cusolver`.  Loaded where a program is checked without a GPU."""
 from __future__ import annotations
 
 import ctypes
@@ -11,14 +11,15 @@ __all__ = ["link", "loaded", "prepare", "thrust"]
 MAJORS = (12, 13)
 # By the names that programs load them by.
 NAMES = {f"lib{name}.so.{version}": f"_{name}{version}" for name, versions in (
-    ("cudart", MAJORS), ("cublas", MAJORS), ("cublasLt", MAJORS), ("cufft", (11, 12)), ("curand", (10,)))
+    ("cudart", MAJORS), ("cublas", MAJORS), ("cublasLt", MAJORS), ("cufft", (11, 12)), ("cusolver", (11, 12)),
+    ("curand", (10,)), ("cusparse", (12,)))
     for version in versions}
 _libraries: dict[str, ctypes.CDLL] = {}
 
 
 def prepare() -> None:
-    """Load these as the process's libcudart.so.12 and .13, and one of them as its libcudart.so, and those of cuRAND,
-    cuBLAS and cuFFT: code that loads one by its name gets it."""
+    """Load these as the process's libcudart.so.12 and .13, and one of them as its libcudart.so, and those of the other
+    libraries: code that loads one by its name gets it."""
     for file in NAMES.values():
         _load(file)
     _load(f"_plain{_usual_major()}")

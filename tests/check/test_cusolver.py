@@ -1,0 +1,238 @@
+"""Programs that call cuSOLVER by its name, and CuPy's linear algebra: without a GPU they get a simulated one."""
+from __future__ import annotations
+
+import pytest
+from checked_libraries import line_with, needs
+from closed_libraries import BEGIN
+
+import xlogmem.check.cudart
+
+pytestmark = pytest.mark.simulator
+VERSION = xlogmem.check.cudart._usual_major() - 1
+BEGIN += f"""
+solver = ctypes.CDLL("libcusolver.so.{VERSION}")
+""" + """
+CODES = {"S": "f", "D": "d", "C": "F", "Z": "D"}
+rng = numpy.random.default_rng(0)
+of_solver, info, room = c_void_p(), device(numpy.full(1, 7, "i4")), c_int()
+ok(solver.cusolverDnCreate(byref(of_solver)))
+
+def random(shape, dtype):
+    array = rng.standard_normal(shape)
+    array = array + 1j * rng.standard_normal(shape) if dtype in "FD" else array
+    return numpy.asfortranarray(array.astype(dtype))
+
+def work(name, dtype, *arguments):
+    ok(getattr(solver, f"cusolverDn{name}_bufferSize")(of_solver, *arguments, byref(room)))
+    return device(numpy.zeros(room.value, dtype)), room.value
+
+def run(name, *arguments):
+    ok(getattr(solver, "cusolverDn" + name)(of_solver, *arguments))
+
+def got(p, like):
+    ok(driver.cuCtxSynchronize())
+    assert host(info, numpy.zeros(1, "i4")) == 0
+    return host(p, like)
+
+def close(one, other):
+    assert numpy.allclose(one, other, rtol=1e-3, atol=1e-3), abs(one - other).max()
+"""
+LU = """
+A = random((8, 8), "f")
+p, q, pivots = device(A), device(A), device(numpy.zeros(8, "i4"))
+(first, _), (second, _) = (work("Sgetrf", "f", 8, 8, p, 8) for _ in range(2))
+infos = [device(numpy.zeros(1, "i4")) for _ in range(2)]
+ok(solver.cusolverDnSetStream(of_solver, c_void_p(int(a))))
+run("Sgetrf", 8, 8, p, 8, first, pivots, infos[0])              # the first
+wait()
+ok(solver.cusolverDnSetStream(of_solver, c_void_p(int(b))))
+"""
+SCENES = {
+    "of the matrix": ("write/read", LU + 'run("Sgetrs", 0, 8, 1, p, 8, None, x, 8, infos[1])      # the second\n'),
+    "of the pivots": ("write/read", LU + 'run("Sgetrs", 0, 8, 1, q, 8, pivots, x, 8, infos[1])      # the second\n'),
+    "of the work area": ("write/write", LU + 'run("Sgetrf", 8, 8, q, 8, first, None, infos[1])      # the second\n'),
+    "of the result": ("write/write", LU + 'run("Sgetrf", 8, 8, q, 8, second, None, infos[0])      # the second\n'),
+}
+
+
+@pytest.mark.parametrize(("pair", "program"), SCENES.values(), ids=SCENES)
+def test_the_missing_wait_is_found_and_its_repair_is_silent(checked, pair, program):
+    program = BEGIN + program
+    run = checked(program)
+    assert run.pairs == [(pair, True)], run.stderr
+    for which in ("first", "second"):
+        lines = [frame["line"] for frame in run.findings[0][which]["stack"]]
+        assert line_with(program, f"# the {which}") in lines, run.stderr
+    run = checked(program, "fixed")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+def test_two_triangles_are_apart(checked):
+    program = BEGIN + """
+p, areas = device(random((9, 9), "f")), [work("Spotrf", "f", 0, 8, x, 8)[0] for _ in range(2)]
+infos = [device(numpy.zeros(1, "i4")) for _ in range(2)]
+for stream, triangle, first, area, result in zip((a, b), (0, 1), (4, 36), areas, infos):     # below and on the diagonal
+    ok(solver.cusolverDnSetStream(of_solver, c_void_p(int(stream))))
+    run("Spotrf", triangle if "apart" in sys.argv else 0, 8, c_void_p(p.value + first), 9, area, room, result)
+"""
+    assert checked(program).pairs == [("write/write", True)]
+    assert checked(program, "apart").pairs == []
+
+
+def test_what_is_computed(checked):
+    """Each is what NumPy makes of the factors, in each type, of matrices with gaps between their columns."""
+    run = checked(BEGIN + """
+for letter, dtype in CODES.items():
+    real = dtype.lower()
+    A, B = random((6, 5), dtype), random((6, 2), dtype)
+    p, pivots, (area, _) = device(A), device(numpy.zeros(5, "i4")), work(letter + "getrf", dtype, 5, 5, x, 6)
+    run(letter + "getrf", 5, 5, p, 6, area, pivots, info)
+    for operation, apply in ((0, A[:5]), (1, A[:5].T), (2, A[:5].conj().T)):
+        q = device(B)
+        run(letter + "getrs", operation, 5, 2, p, 6, pivots, q, 6, info)
+        made = got(q, B)
+        close(apply @ made[:5], B[:5])
+        assert (made[5] == B[5]).all()
+    H = A[:5] @ A[:5].conj().T + 5 * numpy.eye(5, dtype=dtype)
+    for triangle, cut in ((0, numpy.tril), (1, numpy.triu)):
+        padded = random((6, 5), dtype)
+        padded[:5] = cut(H) + (padded[:5] - cut(padded[:5]))
+        p, q, (area, count) = device(padded), device(B), work(letter + "potrf", dtype, triangle, 5, x, 6)
+        run(letter + "potrf", triangle, 5, p, 6, area, count, info)
+        run(letter + "potrs", triangle, 5, 2, p, 6, q, 6, info)
+        half = cut(got(p, padded)[:5])
+        close(half @ half.conj().T if triangle == 0 else half.conj().T @ half, H)
+        close(H @ got(q, B)[:5], B[:5])
+        assert (got(p, padded)[:5] - cut(got(p, padded)[:5]) == padded[:5] - cut(padded[:5])).all()
+        for with_vectors in (0, 1):
+            name = letter + ("heevd" if dtype in "FD" else "syevd")
+            p, q = device(padded), device(numpy.zeros(5, real))
+            area, count = work(name, dtype, 1, triangle, 5, x, 6, y)
+            run(name, with_vectors, triangle, 5, p, 6, q, area, count, info)
+            values = got(q, numpy.zeros(5, real))
+            close(values, numpy.linalg.eigvalsh(H))
+            vectors = got(p, padded)[:5]
+            if with_vectors:
+                close(H @ vectors, vectors * values)
+                close(vectors.conj().T @ vectors, numpy.eye(5))
+    orthogonal = letter + ("ungqr" if dtype in "FD" else "orgqr")
+    for m, n, columns in ((6, 4, 4), (6, 4, 6), (5, 5, 5)):
+        A = random((7, columns), dtype)
+        p, tau, (area, count) = device(A), device(numpy.zeros(n, dtype)), work(letter + "geqrf", dtype, m, n, x, 7)
+        run(letter + "geqrf", m, n, p, 7, tau, area, count, info)
+        R = numpy.triu(got(p, A)[:n, :n])
+        area, count = work(orthogonal, dtype, m, columns, n, x, 7, y)
+        run(orthogonal, m, columns, n, p, 7, tau, area, count, info)
+        Q = got(p, A)[:m]
+        close(Q.conj().T @ Q, numpy.eye(columns))
+        close(Q[:, :n] @ R, A[:m, :n])
+    for jobs in ("AA", "SS", "OS", "AO", "NN"):
+        A = random((6, 4), dtype)
+        if jobs == "SS":
+            A[:, 3] = A[:, 0]                               # of rank 3
+        U, V, s = random((6, 6), dtype), random((4, 4), dtype), numpy.zeros(4, real)
+        p, u, v, q, (area, count) = device(A), device(U), device(V), device(s), work(letter + "gesvd", dtype, 6, 4)
+        run(letter + "gesvd", *(ord(job) for job in jobs), 6, 4, p, 6, q, u, 6, v, 4, area, count, None, info)
+        values = got(q, s)
+        close(values, numpy.linalg.svd(A, compute_uv=False))
+        left = got(p if jobs[0] == "O" else u, A if jobs[0] == "O" else U)
+        right = got(p if jobs[1] == "O" else v, A if jobs[1] == "O" else V)[:4]
+        if jobs != "NN":
+            close(left[:, :4] * values @ right, A)
+            columns = 6 if jobs[0] == "A" else 4
+            close(left[:, :columns].conj().T @ left[:, :columns], numpy.eye(columns))
+            close(right @ right.conj().T, numpy.eye(4))
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+def test_what_is_no_matrix_of_the_programs_is_no_error(checked):
+    """Kernels compute nothing, so that a matrix may be anything: the program goes on."""
+    run = checked(BEGIN + """
+none = numpy.full((4, 4), numpy.nan, "d")
+for A in (none, numpy.zeros((4, 4), "d"), -numpy.eye(4, dtype="d")):
+    p, q, r, s, pivots = (device(A) for _ in range(5))
+    area, count = work("Dgetrf", "d", 4, 4, p, 4)
+    run("Dgetrf", 4, 4, p, 4, area, pivots, info)
+    run("Dgetrs", 0, 4, 4, p, 4, pivots, q, 4, info)
+    run("Dpotrf", 0, 4, device(A), 4, area, count, info)
+    run("Dsyevd", 1, 0, 4, device(A), 4, q, area, count, info)
+    run("Dgesvd", ord("A"), ord("A"), 4, 4, device(A), 4, q, r, 4, s, 4, area, count, None, info)
+    got(q, A)
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+def test_wrong_arguments(checked):
+    run = checked(BEGIN + """
+p, (area, count) = device(numpy.ones((8, 8), "f")), work("Sgetrf", "f", 8, 8, x, 8)
+assert solver.cusolverDnSgetrf(None, 8, 8, p, 8, area, None, info) == 1
+assert solver.cusolverDnSgetrf(of_solver, 8, 8, p, 7, area, None, info) == 3
+assert solver.cusolverDnSgetrf(of_solver, -8, 8, p, 8, area, None, info) == 3
+assert solver.cusolverDnSgetrf(of_solver, 8, 8, c_void_p(12345), 8, area, None, info) == 6
+assert solver.cusolverDnSgetrs(of_solver, 3, 8, 1, p, 8, None, x, 8, info) == 3
+assert solver.cusolverDnSpotrf(of_solver, 2, 8, p, 8, area, count, info) == 3
+assert solver.cusolverDnSgesvd(of_solver, 65, 65, 4, 8, p, 4, x, y, 4, z, 8, area, count, None, info) == 3
+assert solver.cusolverDnSgesvd(of_solver, 79, 79, 8, 8, p, 8, x, y, 8, z, 8, area, count, None, info) == 3
+assert solver.cusolverDnSorgqr(of_solver, 4, 8, 4, p, 4, x, area, count, info) == 3
+assert solver.cusolverDnDestroy(None) == 1
+ok(solver.cusolverDnDestroy(of_solver))
+for part in range(3):
+    ok(solver.cusolverGetProperty(part, byref(number)))
+    assert part or number.value in (11, 12)
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+@pytest.mark.parametrize(("library", "name"), [
+    ("libcusolver.so.11", "cusolverDnSgesvdj"), ("libcusolver.so.12", "cusolverDnSgesvdj"),
+    ("libcusparse.so.12", "cusparseSpMV")])
+def test_what_is_missing_is_named_at_the_end(checked, library, name):
+    run = checked(BEGIN + f"ok(ctypes.CDLL({library!r}).{name}())")
+    assert f"{name} is not simulated: the program may have ended for that" in run.notes["notes"], run.notes["notes"]
+
+
+CUPY = """
+import sys
+import cupy, numpy
+a, b = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+x = cupy.asarray(numpy.eye(8) + 1)
+cupy.cuda.Device().synchronize()
+def wait():
+    if "fixed" in sys.argv:
+        b.wait_event(a.record())
+with a:
+    z = CALL                                                # the first
+wait()
+with b:
+    y = (z[0] if isinstance(z, tuple) else z) * 2           # the second
+"""
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+@pytest.mark.parametrize("call", ["svd(x, compute_uv=False)", "cholesky(x)", "solve(x, x[0])", "qr(x)", "eigh(x)"])
+def test_races_with_cupys_linear_algebra(checked, call):
+    program = CUPY.replace("CALL", f"cupy.linalg.{call}".ljust(11))
+    run = checked(program)
+    assert set(run.pairs) == {("write/read", True)}, run.stderr
+    for which in ("first", "second"):
+        lines = [frame["line"] for frame in run.findings[0][which]["stack"] if frame["file"].endswith("program.py")]
+        assert lines[0] == line_with(program, f"# the {which}"), run.stderr
+    run = checked(program, "fixed")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+def test_cupys_linear_algebra_runs_to_its_end(checked):
+    run = checked("""
+import cupy, numpy
+from cupy import linalg
+for dtype in "fdFD":
+    x = cupy.asarray((numpy.eye(5) + 1).astype(dtype))
+    for made in (linalg.svd(x), linalg.svd(x[:3], full_matrices=False), linalg.eigh(x), linalg.eigvalsh(x, UPLO="U"),
+                 linalg.qr(x), linalg.qr(x[:3], mode="complete"), linalg.qr(x, mode="r"), linalg.inv(x),
+                 linalg.pinv(x), linalg.cholesky(x), linalg.solve(x, x[0]), linalg.lstsq(x, x[0]),
+                 linalg.matrix_rank(x), linalg.norm(x, 2), linalg.cond(x), linalg.matrix_power(x, -2)):
+        assert made is not None
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
