@@ -267,7 +267,7 @@ Status size_of_work(Handle* handle, i64 m, i64 n, int* count) {
 using namespace cusolver;
 
 #define DENSE(name) CUSOLVER Status cusolverDn##name
-#define FUNCTIONS(letter, orthogonal, symmetric, type) \
+#define FUNCTIONS(letter, gqr, evd, type) \
     DENSE(letter##getrf_bufferSize)(Handle * handle, int m, int n, void*, int, int* count) { \
         return size_of_work(handle, m, n, count); \
     } \
@@ -295,20 +295,18 @@ using namespace cusolver;
                          int* info) { \
         return geqrf(__func__, handle, {a, type, m, n, lda}, factors, work, count, info); \
     } \
-    DENSE(letter##orthogonal##gqr_bufferSize)(Handle * handle, int m, int n, int, const void*, int, const void*, \
-                                              int* count) { \
+    DENSE(letter##gqr##_bufferSize)(Handle * handle, int m, int n, int, const void*, int, const void*, int* count) { \
         return size_of_work(handle, m, n, count); \
     } \
-    DENSE(letter##orthogonal##gqr)(Handle * handle, int m, int n, int k, void* a, int lda, const void* factors, \
-                                   void* work, int count, int* info) { \
+    DENSE(letter##gqr)(Handle * handle, int m, int n, int k, void* a, int lda, const void* factors, void* work, \
+                       int count, int* info) { \
         return ungqr(__func__, handle, k, {a, type, m, n, lda}, factors, work, count, info); \
     } \
-    DENSE(letter##symmetric##evd_bufferSize)(Handle * handle, int, int, int n, const void*, int, const void*, \
-                                             int* count) { \
+    DENSE(letter##evd##_bufferSize)(Handle * handle, int, int, int n, const void*, int, const void*, int* count) { \
         return size_of_work(handle, n, n, count); \
     } \
-    DENSE(letter##symmetric##evd)(Handle * handle, int with_vectors, int triangle, int n, void* a, int lda, \
-                                  void* values, void* work, int count, int* info) { \
+    DENSE(letter##evd)(Handle * handle, int with_vectors, int triangle, int n, void* a, int lda, void* values, \
+                       void* work, int count, int* info) { \
         if (count < 0) return kInvalidValue; \
         return heevd(__func__, handle, with_vectors, triangle, {a, type, n, n, lda}, values, work, \
                      u64(count) * size_of(type), info); \
@@ -322,10 +320,10 @@ using namespace cusolver;
         return gesvd(__func__, handle, {a, type, m, n, lda}, values, {job_u, {u, type, m, job_u == 'A' ? m : n, ldu}}, \
                      {job_vt, {vt, type, n, n, ldvt}}, work, count, real_work, info); \
     }
-FUNCTIONS(S, or, sy, kFloat)
-FUNCTIONS(D, or, sy, kDouble)
-FUNCTIONS(C, un, he, kComplexFloat)
-FUNCTIONS(Z, un, he, kComplexDouble)
+FUNCTIONS(S, orgqr, syevd, kFloat)
+FUNCTIONS(D, orgqr, syevd, kDouble)
+FUNCTIONS(C, ungqr, heevd, kComplexFloat)
+FUNCTIONS(Z, ungqr, heevd, kComplexDouble)
 
 DENSE(Xsyevd_bufferSize)(Handle* handle, void*, int, int, i64 n, int type, const void*, i64, int, const void*, int,
                          std::size_t* bytes, std::size_t* on_host) {

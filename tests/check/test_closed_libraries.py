@@ -198,6 +198,27 @@ assert cublas.cublasSgemmBatched(handle, 0, 0, 2, 2, 2, byref(c_float(1)), x, 1,
         "2 launches were not judged, because it is not known what these kernels do to memory: cublasSgemmBatched"]
 
 
+def test_equations_through_pointers(checked):
+    """The pivots and the results are known: each matrix counts as one that has factors."""
+    run = checked(BEGIN + """
+results, pivots = device(numpy.full(8, 7, "i4")), device(numpy.zeros(16, "i4"))
+on(a)
+ok(cublas.cublasSgetrfBatched(handle, 2, x, 2, pivots, results, 8))
+wait()
+on(b)
+ok(cublas.cublasSgetrsBatched(handle, 0, 2, 1, x, 2, pivots, y, 2, byref(number), 8))
+ok(cublas.cublasSgetriBatched(handle, 2, x, 2, None, y, 2, device(numpy.zeros(8, "i4")), 8))
+ok(driver.cuCtxSynchronize())
+assert (host(results, numpy.zeros(8, "i4")) == 0).all() and number.value == 0
+assert cublas.cublasSgetrfBatched(handle, 2, x, 1, pivots, results, 8) == 7
+assert cublas.cublasSgetrsBatched(handle, 0, 2, 1, x, 1, pivots, y, 2, byref(number), 8) == 7 and number.value == -5
+""")
+    assert run.pairs == [("write/read", True)], run.stderr
+    assert list(run.notes["notes"]) == [
+        "3 launches were not judged, because it is not known what these kernels do to memory: cublasSgetrfBatched, "
+        "cublasSgetriBatched, cublasSgetrsBatched"]
+
+
 def test_sorting_in_place_of_cupys(checked):
     """The order is NumPy's, in each type, with NaN last and equal numbers as they were."""
     run = checked(BEGIN + """

@@ -225,7 +225,13 @@ for arguments, status in (((0, C2C, 1), 8), ((8, 7, 1), 3), ((8, C2C, 0), 8), ((
     assert cufft.cufftPlan1d(byref(plan), *arguments) == status, arguments
 assert cufft.cufftPlanMany(byref(plan), 4, ints(2, 2, 2, 2), None, 1, 0, None, 1, 0, C2C, 1) == 4
 assert cufft.cufftPlanMany(byref(plan), 2, ints(2, 8), ints(2, 7), 1, 16, ints(2, 8), 1, 16, C2C, 1) == 8
-xt = [c_int() for _ in range(3)]
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+def test_plans_by_types_of_their_sides(checked):
+    run = checked(BEGIN + """
+plan, work, xt = c_int(), c_size_t(), [c_int() for _ in range(3)]
 for made_now, of_in, of_out, status in zip(xt, (4, 1, 6), (4, 5, 6), (0, 0, 3)):
     ok(cufft.cufftCreate(byref(made_now)))
     one = (c_longlong(1), c_longlong(0))

@@ -231,6 +231,7 @@ for dtype in "fdFD":
     x = cupy.asarray((numpy.eye(5) + 1).astype(dtype))
     for made in (linalg.svd(x), linalg.svd(x[:3], full_matrices=False), linalg.eigh(x), linalg.eigvalsh(x, UPLO="U"),
                  linalg.qr(x), linalg.qr(x[:3], mode="complete"), linalg.qr(x, mode="r"), linalg.inv(x),
+                 linalg.det(x), linalg.slogdet(x), linalg.inv(cupy.stack([x, x])),
                  linalg.pinv(x), linalg.cholesky(x), linalg.solve(x, x[0]), linalg.lstsq(x, x[0]),
                  linalg.matrix_rank(x), linalg.norm(x, 2), linalg.cond(x), linalg.matrix_power(x, -2)):
         assert made is not None
