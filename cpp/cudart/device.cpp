@@ -89,6 +89,15 @@ RUNTIME Error cudaGetDeviceFlags(unsigned* flags) {
     return 0;
 }
 RUNTIME Error cudaDeviceSynchronize() { DRIVER(cuCtxSynchronize()); }
+RUNTIME Error cudaDeviceReset() {
+    return with_context([]() -> CUresult {
+        CUdevice device;
+        if (CUresult refused = cuCtxGetDevice(&device)) return refused;
+        forget_variables(device);
+        return cuDevicePrimaryCtxReset_v2(device);
+    });
+}
+RUNTIME Error cudaThreadExit() { return cudaDeviceReset(); }
 RUNTIME Error cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
 RUNTIME Error cudaDeviceGetAttribute(int* value, int attribute, int device) {
     if (CUresult refused = cuInit(0)) return done(refused);

@@ -27,6 +27,7 @@ extern thread_local int current_device;
 // The primary context of the thread's device is current from here on, if none was.
 CUresult begin();
 CUresult retain(int device, CUcontext* context);
+void forget_variables(CUdevice device);  // their memory is gone
 
 template <class Call>
 Error with_context(Call&& call) {

@@ -4,6 +4,7 @@
 // source are not there: as after a kernel, which computes nothing, there are zeros.
 #include "copies.hpp"
 
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -46,6 +47,16 @@ CUresult address_of(const void* symbol, CUdeviceptr* address) {
     *address = place;
     return CUDA_SUCCESS;
 }
+
+}  // namespace
+
+void cudart::forget_variables(CUdevice device) {
+    std::lock_guard<std::mutex> guard(variables_mutex);
+    for (auto place = places().begin(); place != places().end();)
+        place = place->first.second == device ? places().erase(place) : std::next(place);
+}
+
+namespace {
 
 // `copy` gets the address of these bytes of the variable.
 template <class Copy>

@@ -435,6 +435,27 @@ def test_a_device_by_its_bus_and_a_profiler(checked, major):
     assert "not simulated" not in run.stderr
 
 
+@pytest.mark.parametrize("reset", ["cudaDeviceReset", "cudaThreadExit"])
+def test_a_device_begins_anew(checked, reset):
+    """Its streams and its memory end when all of its work is done; the program goes on with others."""
+    program = f"""
+        import ctypes, sys
+        runtime = ctypes.CDLL("libcudart.so.12")
+        place, stream = ctypes.c_void_p(), ctypes.c_void_p()
+        for _ in range(2):
+            assert runtime.cudaMalloc(ctypes.byref(place), ctypes.c_size_t(512)) == 0
+            assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), 1) == 0
+            assert runtime.cudaMemsetAsync(place, 1, ctypes.c_size_t(512), stream) == 0
+            assert runtime.{reset}() == 0
+        if "late" in sys.argv:
+            assert runtime.cudaMemsetAsync(place, 1, ctypes.c_size_t(512), stream) != 0
+        """
+    run = checked(program)
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+    assert "not simulated" not in run.stderr
+    assert "CERTAIN dead-stream" in checked(program, "late").stderr
+
+
 def test_a_function_that_is_missing_is_named_at_the_end(checked):
     """Of the driver, where the exception that ends the program names it, and of the runtime, where it was called."""
     begin = """
