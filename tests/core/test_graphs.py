@@ -206,6 +206,37 @@ def test_fills_and_copies_inside(x):
         buffer.release()
 
 
+def test_a_consumer_on_the_home_stream_works_inside(x):
+    """Also after a use on another stream, unlike the fill of new memory."""
+    state = DeviceState(x.runtime)
+    buffer = state.empty(64, "uint8", x.T)
+    capsule = buffer.__dlpack__(stream=x.T.handle)
+    with capture(x.S) as graph:
+        graph.fork(x.T)
+        with use(x.S, write=buffer):
+            x.kernels.fill(x.S.handle, buffer.ptr, 1, 1)
+        x.kernels.add(x.T.handle, buffer.ptr, 1, 1)
+    graph.launch(x.U)
+    assert x.driver.races() == []
+    graph.close()
+    del capsule
+    buffer.release()
+
+
+def test_the_default_stream_of_a_thread_is_opaque_inside(x, blocks):
+    """Also if the runtime has not met it before."""
+    a = blocks[0]
+    with capture(x.S) as graph:
+        graph.fork(2)
+        with use(2, write=a):
+            x.kernels.fill(2, a.ptr, 1, 1)
+        x.kernels.add(2, a.ptr, 1, 1)
+        x.use(x.S, (a, WRITE))
+    graph.launch(x.U)
+    assert x.driver.races() == []
+    graph.close()
+
+
 def test_streams_that_the_program_forks_take_part(x, blocks):
     a = blocks[0]
     event = check(cuda.cuEventCreate(0))
@@ -349,6 +380,16 @@ def test_a_launch_that_the_driver_refuses_is_not_filed(x, blocks):
     graph.close()
 
 
+def test_a_graph_can_be_closed_after_a_launch_that_was_refused(x, blocks):
+    a = blocks[0]
+    graph = some_graph(x, (a, WRITE))
+    with use(x.S, write=a), pytest.raises(StreamMisuseError, match="another use"):
+        graph.launch(x.T)
+    graph.close()
+    a.free()
+    assert x.runtime.live_bytes == 2 * 512
+
+
 # ---------------------------------------------------------------------------------------------- memory
 @pytest.mark.parametrize("how", ["free", "drop"])
 def test_memory_that_is_freed_stays_until_the_graph_is_closed(x, how):
@@ -444,6 +485,17 @@ def test_memory_of_a_capture_that_failed_is_freed(x):
     with pytest.raises(KeyError), capture(x.S):
         x.runtime.allocate(512, x.S)
         raise KeyError
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == 0
+
+
+def test_a_graph_in_a_cycle_of_garbage_is_closed_too(x):
+    block = x.alloc(x.S)
+    cycle: list[Any] = [some_graph(x, (block, READ))]
+    cycle.append(cycle)
+    block.free()
+    del cycle
+    gc.collect()
     x.runtime.reap_pending()
     assert x.runtime.live_bytes == 0
 
@@ -604,6 +656,23 @@ def test_a_use_that_is_open_at_the_end_is_refused(x, blocks):
     left.__exit__(None, None, None)
     a.free()
     assert x.runtime.live_bytes == 2 * 512
+
+
+def test_a_use_that_was_dropped_inside_is_filed(x, blocks):
+    a = blocks[0]
+    with capture(x.S) as graph, pytest.warns(ResourceWarning, match="dropped without being left"):
+        use(x.S, write=a).__enter__()
+    assert {block.generation for block in graph.writes} == {a.generation}
+    graph.close()
+
+
+def test_a_capture_is_left_once(x):
+    left = capture(x.S)
+    with left as graph:
+        pass
+    with pytest.raises(StreamMisuseError, match="has ended"):
+        left.__exit__(None, None, None)
+    graph.close()
 
 
 @pytest.mark.parametrize("entered", ["after", "before"])

@@ -272,7 +272,7 @@ cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -
 cdef int order_home_after_unlocks(OrderState* order, Dependency* home, StreamState* stream,
                                   Failure* failure) except -1 nogil:
     """The hand-back: order a stream (`home.source`) after a use on `stream` at `home.position`.  If that wait cannot be
-    queued the host waits, so that all later work on `home.source` is ordered."""
+    queued the host waits, so that all later work on `home.source` is ordered; it cannot wait for captured work."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source = home.source
     cdef uint64_t position = home.position
@@ -286,7 +286,7 @@ cdef int order_home_after_unlocks(OrderState* order, Dependency* home, StreamSta
         failed = (refuse_if_capturing_unlocks(order, source, STREAM_IS_CAPTURING, failure)
                   or order_after_unlocks(order, source, stream, position, failure))
         source.busy -= 1
-    if failed:
+    if failed and not order.capture:
         failed = host_wait_unlocks(order, stream, position, failure)
     return failed
 

@@ -20,7 +20,7 @@ from xlogmem._core cimport (
     order_after_all,
     release_block,
 )
-from xlogmem._driver cimport Context, Scope, capture_of, enter_context, leave_context
+from xlogmem._driver cimport PER_THREAD, Context, Scope, capture_of, enter_context, leave_context
 from xlogmem._order cimport (
     OPAQUE,
     ORDINARY,
@@ -42,6 +42,7 @@ cdef dict captures = {}                     # by the driver's id of the capture
 
 
 @cython.final
+@cython.no_gc_clear                         # a graph that is garbage releases it after a collector cleared the rest
 cdef class Held:
     """A block that a graph holds."""
     cdef HeldBlock block
@@ -66,6 +67,7 @@ cdef class StandIn:
     cdef uint64_t generation
     cdef bint is_named                      # with its access, for the work of another library
     cdef bint is_graphs                     # allocated in the capture: what has filled it is not known
+    cdef bint is_at_home                    # its home takes part since before
     cdef vector[size_t] streams             # on which unrecorded work on the block may be queued: their handles
 
 
@@ -119,7 +121,7 @@ cdef class CaptureCore(Core):
 
     cdef int allow_on(self, StandIn block, size_t handle) except -1:
         """Let unrecorded work on a stand-in follow on a stream, if it may on the block."""
-        cdef bint may = block.held.block.home == handle
+        cdef bint may = block.held.block.home == handle and not block.is_at_home
         cdef size_t i
         for i in range(block.streams.size()):
             may = may or block.streams[i] == handle
@@ -200,6 +202,7 @@ cdef class CaptureCore(Core):
             home = self.members.get(held.block.home)    # None: it takes no part, so no work is captured there
         memory.ptr = held.block.ptr
         memory.nbytes = held.block.nbytes
+        block.is_at_home = home is not None and <size_t>home.state.handle == held.block.home
         memory.stream = home.state if home is not None else NULL
         memory.owner = memory.tag = NULL
         memory.host_accessible = held.block.host_accessible
@@ -216,8 +219,7 @@ cdef class CaptureCore(Core):
             return self.stand_ins[held.block.generation]
         self.blocks[block.generation] = block
         for handle in list(self.members):
-            if home is None or <size_t>home.state.handle != handle:
-                self.allow_on(block, handle)
+            self.allow_on(block, handle)
         return block
 
     cdef int fail(self, Failure* failure, str what, str where="") except -1:
@@ -280,7 +282,7 @@ cdef Discipline discipline_by_handle(OrderState* order, cy.CUstream handle) noex
             if order.streams[i].discipline == OPAQUE or found == SEALED:
                 found = order.streams[i].discipline
     order.lock.unlock()
-    return found if there else ORDINARY
+    return found if there else OPAQUE if <size_t>handle == PER_THREAD else ORDINARY
 
 
 cdef CaptureCore make_capture_core(Core runtime, bint is_foreign):

@@ -1,5 +1,6 @@
 # `capture` and `capturing`: a capture begins with its core, and ends with its graph.
 
+from xlogmem._core cimport drain_if_abandoned
 from xlogmem._driver cimport LEGACY, begin_capture, end_capture, graph_destroy, graph_instantiate
 
 cdef dict MODES = {"global": cy.CU_STREAM_CAPTURE_MODE_GLOBAL, "thread_local": cy.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
@@ -88,7 +89,11 @@ cdef class Capture:
     def __exit__(self, kind, error, traceback):
         cdef bint failed = error is not None
         cdef object first = None
+        if self.core is None:
+            raise StreamMisuseError("this capture is not entered, or has ended: use it in a `with` statement")
         try:
+            with nogil:
+                drain_if_abandoned(&self.core.state)    # uses that were dropped are filed
             if not failed and self.core.has_open_window():
                 raise StreamMisuseError("a use is still open in this capture: leave it before the capture ends. No graph "
                                         "was made")

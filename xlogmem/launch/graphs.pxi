@@ -15,7 +15,7 @@ from xlogmem.blocks cimport Export, release_export
 cdef cppclass DroppedGraph:
     # What a graph that was dropped leaves to the next call that needs memory.
     Export released
-    PyObject* held              # a list of `Held`
+    PyObject* held              # a tuple of `Held`
     cy.CUgraphExec executable
     cy.CUcontext context
 
@@ -44,7 +44,7 @@ cdef class Graph:
     """
     cdef Core runtime
     cdef CaptureCore core                   # while it is captured
-    cdef list held
+    cdef tuple held                         # a collector would clear a list of garbage first, and nothing were released
     cdef cy.CUgraphExec executable          # NULL: another library has it
     cdef str state
     cdef int launching_now
@@ -123,7 +123,7 @@ cdef class Graph:
         """Take what the capture has used."""
         cdef CaptureCore core = self.core
         self.core = None
-        self.held = core.end(failed)
+        self.held = tuple(core.end(failed))
         self.state = "failed" if failed else "ready"
         return 0
 
@@ -133,7 +133,7 @@ cdef class Graph:
         return self.release()
 
     cdef int release(self) except -1:
-        cdef list held = self.held
+        cdef tuple held = self.held
         self.held = None
         for item in held or ():
             (<Held>item).release()
@@ -318,7 +318,7 @@ cdef void end_dropped(void* shell) noexcept nogil:
 
 
 cdef void end_dropped_graph(DroppedGraph* dropped) noexcept:
-    cdef list held = <list>dropped.held
+    cdef tuple held = <tuple>dropped.held
     cdef Failure ignored                                # a lost device has no graph any more
     if dropped.executable != NULL:
         destroy(dropped.executable, dropped.context, &ignored)
