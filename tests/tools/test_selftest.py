@@ -12,9 +12,10 @@ from types import SimpleNamespace
 import pytest
 import xlogmem_selftest as selftest
 from click.testing import CliRunner
+from cuda.bindings import driver as cuda
 from xlogmem_selftest.programs import ACROSS, DEVICES, KINDS, Program
-from xlogmem_selftest.steps import STEPS, devices, windows
-from xlogmem_selftest.world import World
+from xlogmem_selftest.steps import STEPS, devices, graphs, windows
+from xlogmem_selftest.world import CapturedItem, GraphUse, Window, World, sure
 
 from xlogmem import DeviceRuntime, StreamMisuseError, use
 from xlogmem.commands.cli import main
@@ -137,6 +138,52 @@ def test_a_failing_program_shrinks_to_a_script_that_fails_again_by_its_seed():
     assert again.violations
     protected = run(replay=(program,))
     assert protected.violations == 0
+
+
+@pytest.mark.simulator
+def test_a_refusal_in_a_capture_is_a_violation_and_shrinks(monkeypatch):
+    def refuse(world, recorder, claims, rng, addressed):
+        if any(isinstance(claim.item, CapturedItem) for claim in claims):
+            raise StreamMisuseError("refused on purpose")
+        return registered(world, recorder, claims, rng, addressed)
+
+    registered = windows.register
+    monkeypatch.setattr(windows, "register", refuse)
+    failure = run(programs=3 * len(KINDS)).failure
+    assert "refused, in a capture: refused on purpose" in failure.violations[0]
+    kept = Program.parse(failure.program).kept
+    assert kept is not None
+    assert len(kept) <= 6
+
+
+@pytest.mark.simulator
+def test_a_launch_of_a_graph_that_is_not_recorded_is_found(monkeypatch):
+    """The rest of the program is recorded."""
+    def launch(world, rng, graph, stream, claims):
+        world.ready_for_work(stream)
+        sure(cuda.cuGraphLaunch, graph.executable or graph.graph.handle, stream.handle)
+        return Window(None, stream, claims, "all")
+
+    monkeypatch.setattr(graphs, "launch", launch)
+    failure = run(programs=8 * len(KINDS), shrink=False).failure
+    assert any("RACE" in text or "STALE" in text or "USE-AFTER-FREE" in text for text in failure.violations)
+
+
+@pytest.mark.simulator
+@pytest.mark.parametrize("access", ["needs", "gives"])
+def test_a_graph_that_has_not_what_was_declared_is_found(monkeypatch, access):
+    """Memory that the graph does not know of, or that it only reads."""
+    def check(world, capture, graph, uses):
+        if access == "needs":
+            declared = [*uses, *(GraphUse(item, {}, {0: 0}) for item in world.items if item not in capture.items)]
+        else:
+            declared = [GraphUse(use.item, {}, {0: 0} if use.item.id in graph.reads else use.gives) for use in uses]
+        checked(world, capture, graph, declared)
+
+    checked = graphs.check_uses
+    monkeypatch.setattr(graphs, "check_uses", check)
+    failure = run(programs=8 * len(KINDS), shrink=False).failure
+    assert any("were declared" in text for text in failure.violations)
 
 
 @pytest.mark.simulator

@@ -13,6 +13,7 @@ from xlogmem_selftest.steps import (
     devices,
     disturbances,
     exchange,
+    graphs,
     host,
     identity,
     libraries,
@@ -24,4 +25,4 @@ from xlogmem_selftest.steps import (
 __all__ = ["STEPS"]
 
 STEPS = {function.__name__: function for function in step.of(
-    exchange, blocks, windows, unrecorded, identity, adopted, streams, disturbances, libraries, devices, host)}
+    exchange, blocks, windows, unrecorded, identity, adopted, streams, disturbances, libraries, devices, host, graphs)}

@@ -21,7 +21,7 @@ def adopt(world: World, rng: Random) -> None:
             ptr = int(sure(cuda.cuMemAllocAsync, 1024, aside))
             sure(cuda.cuStreamSynchronize, aside)
             owner = Owner(world, ptr, stream.device)
-            world.end_captures()
+            world.ready_for_work(stream)
             tools(stream.device)[1].fill(stream.handle, ptr, 0, 256)
         home = stream if rng.random() < .75 else None
         if home is None:

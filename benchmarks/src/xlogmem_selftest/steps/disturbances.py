@@ -70,7 +70,7 @@ def try_in_child(calls: list[Callable[[], object]]) -> NoReturn:
 
 @step
 def capture(world: World, rng: Random) -> None:
-    if world.depth or len(world.capturing) > 1:
+    if world.depth or sum(stream.capture is None for stream in world.capturing) > 1:
         raise NothingToDo
     choice = [stream for stream in world.streams
               if stream.kind not in ("legacy", "raw") and stream not in world.capturing]
@@ -81,9 +81,10 @@ def capture(world: World, rng: Random) -> None:
 
 @step
 def end_capture(world: World, rng: Random) -> None:
-    if not world.capturing:
+    choice = [stream for stream in world.capturing if stream.capture is None]
+    if not choice:
         raise NothingToDo
-    stream = rng.choice(world.capturing)
+    stream = rng.choice(choice)
     world.say(f"end the capture on {stream}")
     world.end_capture(stream)
 

@@ -121,8 +121,7 @@ def consume(world: World, rng: Random) -> None:
         known = [(item, export) for item in world.exported for export in item.exports]
         known += [(item, export) for item in world.items for export in item.interfaces]
         choice = [(item, export) for item, export in known if not item.held and item.idle
-                  and export.has_owner and export.registration == export.stream.registration and not export.stream.gone
-                  and world.usable(export.stream)]
+                  and export.is_there and world.usable(export.stream)]
         if not choice:
             raise NothingToDo
         item, export = rng.choice(choice)

@@ -42,7 +42,7 @@ def adopt_pinned(world: World, rng: Random) -> None:
         if home is None:
             ctypes.memset(ptr, 0, 1024)
         else:
-            world.end_captures()
+            world.ready_for_work(stream)
             with world.context(stream.device):
                 tools(stream.device)[1].fill(stream.handle, ptr, 0, 256)
         try:

@@ -38,10 +38,7 @@ def may_hide(world: World, item: Item, stream: ProgramStream) -> bool:
         return False
     if item.last_opaque and item.last_opaque == (stream, stream.registration) and stream.discipline == "opaque":
         return True
-    if (stream is not item.stream or item.quiet or item.awaits_handback or stream.registration != item.registration
-            or item.home is not stream):
-        return False
-    return stream.discipline == "opaque" or (stream.discipline == "ordinary" and not item.elsewhere)
+    return world.hiding_place(item) is stream
 
 
 @step

@@ -20,6 +20,7 @@ from xlogmem_selftest.world import (
     READ,
     READ_WRITE,
     WRITE,
+    CapturedItem,
     Claim,
     Item,
     NothingToDo,
@@ -29,7 +30,7 @@ from xlogmem_selftest.world import (
     refused,
 )
 
-__all__ = ["ACCESS", "describe", "finish_window"]
+__all__ = ["ACCESS", "describe", "finish_window", "record_window"]
 
 ACCESS = {READ: Access.READ, WRITE: Access.WRITE, READ_WRITE: Access.READ_WRITE}
 ALONE = ["count", "count", "raise", "wait"]             # one thread cannot wait for its own windows: that is refused
@@ -38,37 +39,52 @@ IN_A_CROWD = ["wait", "wait", "wait", "wait", "count", "raise"]
 
 
 def prepare_window(world: World, rng: Random) -> Window:
-    """Claim, record, prepare."""
-    stream = world.enter_stream(rng)
+    """Claim, record, prepare; in a capture, too."""
+    stream = world.enter_stream_anywhere(rng) if world.captures else world.enter_stream(rng)
     try:
         claims = world.claim(rng, stream, rng.randint(1, 4))
     except NothingToDo:
         world.leave_stream(stream)
         raise
-    handback = "writes" if rng.random() < .1 else "all"
+    return record_window(world, rng, stream, claims)
+
+
+def record_window(world: World, rng: Random, stream: ProgramStream, claims: list[Claim]) -> Window:
+    """Record and prepare what is claimed."""
+    handback = "writes" if rng.random() < .1 and not has_consumers(claims) else "all"
     recorder = None
     try:
         if world.protect:
-            make = native_use if rng.random() < .3 else python_recorder
-            recorder = make(world, rng, stream, handback)
-            with staying(world) as addressed:
-                register(world, recorder, claims, rng, addressed)
-                if isinstance(recorder, NativeUse):     # it looks addresses up when it is prepared
+            make = native_use if stream.capture is None and rng.random() < .3 else python_recorder
+            with world.no_refusal_in(stream.capture):
+                recorder = make(world, rng, stream, handback)
+                with staying(world) as addressed:
+                    register(world, recorder, claims, rng, addressed)
+                    if isinstance(recorder, NativeUse):     # it looks addresses up when it is prepared
+                        preflight(world, recorder, rng)
+                if not isinstance(recorder, NativeUse):
                     preflight(world, recorder, rng)
-            if not isinstance(recorder, NativeUse):
-                preflight(world, recorder, rng)
     except BaseException:
         world.end_claims(stream, claims, launched=False)
         raise
     with world.lock:
+        if stream.capture is not None and stream in stream.capture.unnamed:
+            stream.capture.join(stream, stream)
+            stream.capture.unnamed.discard(stream)
         for claim in claims:
             claim.item.last_opaque = None
             world.happened["overlapping_windows"] += claim.item.open > 1
     return Window(recorder, stream, claims, handback)
 
 
+def has_consumers(claims: list[Claim]) -> bool:
+    """True if work on some stream besides the home is not recorded, in a capture."""
+    return any(isinstance(claim.item, CapturedItem) and claim.item.consumers for claim in claims)
+
+
 def python_recorder(world: World, rng: Random, stream: ProgramStream, handback: str) -> LaunchRecorder:
-    return LaunchRecorder(world.argument(stream, rng), runtime=world.runtime_for(rng, stream), handback=handback,
+    runtime = world.runtime_for(rng, stream) if stream.capture is None else world.runtime_of(stream)
+    return LaunchRecorder(world.argument(stream, rng), runtime=runtime, handback=handback,
                           untracked=rng.choice(["raise", "ignore"]),
                           on_conflict=rng.choice(IN_A_CROWD if world.threads > 1 else ALONE))
 

@@ -42,11 +42,25 @@ from xlogmem_selftest.world.calls import CODES, ForeignStream, NothingToDo, sure
 from xlogmem_selftest.world.claims import SCRATCH
 from xlogmem_selftest.world.ending import alive, end
 from xlogmem_selftest.world.libraries import Libraries
-from xlogmem_selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim, Export, Item, ProgramStream, Window
+from xlogmem_selftest.world.models import (
+    PARTS,
+    READ,
+    READ_WRITE,
+    WRITE,
+    CapturedItem,
+    Claim,
+    Export,
+    GraphCapture,
+    GraphUse,
+    Item,
+    ProgramGraph,
+    ProgramStream,
+    Window,
+)
 
-__all__ = ["CODES", "PARTS", "READ", "READ_WRITE", "ROOM", "SCRATCH", "WRITE", "Claim", "Export", "ForeignStream",
-           "Item", "NothingToDo", "Owner", "PinnedOwner", "ProgramStream", "Window", "World", "end",
-           "refused", "sure", "tools"]
+__all__ = ["CODES", "PARTS", "READ", "READ_WRITE", "ROOM", "SCRATCH", "WRITE", "CapturedItem", "Claim", "Export",
+           "ForeignStream", "GraphCapture", "GraphUse", "Item", "NothingToDo", "Owner", "PinnedOwner", "ProgramGraph",
+           "ProgramStream", "Window", "World", "end", "refused", "sure", "tools"]
 
 
 class World(Libraries):

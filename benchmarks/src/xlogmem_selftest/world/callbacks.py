@@ -9,7 +9,7 @@ from cuda.bindings import driver as cuda
 from xlogmem.resources import AsyncMemoryResource, DeviceMemoryResource, DirectMemoryResource
 from xlogmem_selftest.world.bookkeeping import Bookkeeping
 from xlogmem_selftest.world.calls import Injected, sure
-from xlogmem_selftest.world.models import Item
+from xlogmem_selftest.world.models import Item, ProgramStream
 from xlogmem_selftest.world.streams import Streams
 
 __all__ = ["Owner", "Scripted"]
@@ -29,18 +29,27 @@ class Owner:
     def __del__(self) -> None:
         world = self.world
         try:
-            with world.context(self.device), world.lock:           # the stream is not closed meanwhile
+            with world.context(self.device), world.lock:            # refused in a forked child, whose lock may be taken
                 world.owners -= 1
                 item = self.item
                 home = item.home if item else None
-                if item is None or item.unsure or (home is not None and (home.gone or home.closing)):
-                    world.synchronize()                 # on which stream the runtime frees is unknown
-                    home = None
-                world.end_captures()
-                sure(cuda.cuMemFreeAsync, self.ptr, home.handle if home else world.asides[self.device])
+                unknown = item is None or item.unsure or (home is not None and (home.gone or home.closing))
+                if world.captures and (unknown or (home and not world.usable(home))):
+                    world.after_captures.append(lambda: self.free(None, True))
+                else:
+                    self.free(home, unknown)
             world.in_gap("owner")
         except BaseException as error:
             world.surprise(error)
+
+    def free(self, home: ProgramStream | None, unknown: bool) -> None:
+        """On a stream, or after a synchronize, where it is unknown on which stream the runtime frees."""
+        with self.world.context(self.device):
+            if unknown:
+                self.world.synchronize()
+                home = None
+            self.world.end_raw_captures()
+            sure(cuda.cuMemFreeAsync, self.ptr, home.handle if home else self.world.asides[self.device])
 
 
 class PinnedOwner(Owner):
@@ -51,11 +60,18 @@ class PinnedOwner(Owner):
         try:
             with world.context(self.device), world.lock:
                 world.owners -= 1
-                world.synchronize()                     # as cuMemFreeHost does
-                sure(cuda.cuMemFreeHost, self.ptr)
+                if world.captures:
+                    world.after_captures.append(self.free_pinned)
+                else:
+                    self.free_pinned()
             world.in_gap("owner")
         except BaseException as error:
             world.surprise(error)
+
+    def free_pinned(self) -> None:
+        with self.world.context(self.device):
+            self.world.synchronize()                    # as cuMemFreeHost does
+            sure(cuda.cuMemFreeHost, self.ptr)
 
 
 class Scripted(DeviceMemoryResource):

@@ -12,7 +12,17 @@ from xlogmem_selftest.libraries import Handed
 from xlogmem_selftest.programs import Kind
 from xlogmem_selftest.world.blocks import Blocks
 from xlogmem_selftest.world.calls import NothingToDo, sure, tools
-from xlogmem_selftest.world.models import PARTS, READ, READ_WRITE, WRITE, Claim, Item, ProgramStream
+from xlogmem_selftest.world.models import (
+    PARTS,
+    READ,
+    READ_WRITE,
+    WRITE,
+    CapturedItem,
+    Claim,
+    GraphCapture,
+    Item,
+    ProgramStream,
+)
 from xlogmem_selftest.world.streams import WORDS
 
 __all__ = ["SCRATCH", "Claims"]
@@ -64,14 +74,18 @@ class Claims(Blocks):
 
     def claim(self, rng: Random, stream: ProgramStream, how_many: int, except_device: int = -1) -> list[Claim]:
         claims: list[Claim] = []
+        capture = stream.capture
         with self.lock:
             for _ in range(how_many):
                 choice = [item for item in self.items
                           if not item.held and item.device != except_device
-                          and all(claim.item is not item for claim in claims)]
+                          and (capture is None or item.device == stream.device)
+                          and all(claim.item.id != item.id for claim in claims)]
                 if not choice:
                     break
                 item = rng.choice(choice)
+                if capture is not None:
+                    item = self.item_in(capture, item)
                 access = rng.choice([READ, READ, WRITE, READ_WRITE])
                 parts = self.free_parts(item, access)
                 if parts and rng.random() < .5:
@@ -79,12 +93,36 @@ class Claims(Blocks):
                 if not parts and access != WRITE:
                     access, parts = WRITE, self.free_parts(item, WRITE)
                 if parts:
-                    claims.append(self.claim_parts(item, access, parts))
-                    item.open += 1
-                    item.elsewhere += stream is not item.stream
+                    claims.append(self.open_claim(item, stream, access, parts))
             if not claims:
                 raise NothingToDo
         return claims
+
+    def open_claim(self, item: Item, stream: ProgramStream, access: str, parts: list[int],
+                   values: list[int] | None = None) -> Claim:
+        """Claim parts for a window."""
+        claim = self.claim_parts(item, access, parts, values)
+        item.open += 1
+        item.elsewhere += stream is not item.stream
+        if isinstance(item, CapturedItem):
+            item.users.add(stream)
+        return claim
+
+    def item_in(self, capture: GraphCapture, item: Item) -> CapturedItem:
+        """The item as the capture knows it."""
+        if item not in capture.items:
+            home = capture.first if capture.is_foreign else self.hiding_place(item)
+            capture.items[item] = CapturedItem(item, home)
+        return capture.items[item]
+
+    def hiding_place(self, item: Item) -> ProgramStream | None:
+        """The stream where work on a block need not be recorded, apart from where it was used last."""
+        stream = item.stream
+        if (stream is None or stream.gone or item.quiet or item.awaits_handback or item.home is not stream
+                or stream.registration != item.registration):
+            return None
+        there = stream.discipline == "opaque" or (stream.discipline == "ordinary" and not item.elsewhere)
+        return stream if there else None
 
     def free_parts(self, item: Item, access: str) -> list[int]:
         """The parts that no other claim forbids; what was never written is not read."""
@@ -92,11 +130,12 @@ class Claims(Blocks):
                 if not part.writer and (access == READ or not part.readers)
                 and (access == WRITE or part.value is not None)]
 
-    def claim_parts(self, item: Item, access: str, parts: list[int]) -> Claim:
-        values = []
+    def claim_parts(self, item: Item, access: str, parts: list[int], given: list[int] | None = None) -> Claim:
+        values = given or []
         for i in parts:
             part = item.parts[i]
-            values.append(part.value or 0 if access == READ else self.next_value(item))
+            if given is None:
+                values.append(part.value or 0 if access == READ else self.next_value(item))
             if access == READ:
                 part.readers += 1
             else:
@@ -110,8 +149,8 @@ class Claims(Blocks):
                 part.readers -= 1
             else:
                 part.writer = False
-                if launched:
-                    part.value = value
+            if launched:
+                claim.item.launched(i, claim.access, value)
 
     def claim_idle(self, rng: Random, item: Item) -> Claim:
         """For work without a window, on an idle block, which is not freed meanwhile.  Called with the lock held."""
@@ -140,9 +179,8 @@ class Claims(Blocks):
     def launch(self, rng: Random, stream: ProgramStream, claims: list[Claim], handed: Handed | None = None) -> None:
         """Queue the kernels of the claims: readers count the words that are not what they have to be.  What was handed
         to a library it copies itself, to and from memory that the kernels work on."""
-        self.end_capture(stream)
-        if stream.kind == "legacy":         # not allowed while a blocking stream captures
-            self.end_captures()
+        if not (claims and isinstance(claims[0].item, CapturedItem)):
+            self.ready_for_work(stream)
         with self.context(stream.device):
             self.delay_at_times(rng, stream)
             self.start_kernels(stream, claims, handed)
@@ -192,7 +230,8 @@ class Claims(Blocks):
 
     def word_of(self, stream: ProgramStream) -> int:
         """The address where the kernels on a stream count surprises."""
-        return self.words[stream.device] + 4 * stream.number
+        number = stream.number if stream.capture is None else stream.capture.words[stream]
+        return self.words[stream.device] + 4 * number
 
     def scratch(self, nbytes: int) -> int:
         """Memory that no other kernel writes to."""

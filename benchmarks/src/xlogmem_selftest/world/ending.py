@@ -15,7 +15,7 @@ from xlogmem.runtime import DeviceRuntime
 from xlogmem.sim.kernels import check
 from xlogmem_selftest.world.adaptors import miscounted
 from xlogmem_selftest.world.calls import Injected
-from xlogmem_selftest.world.models import Window
+from xlogmem_selftest.world.models import ProgramGraph, Window
 
 if TYPE_CHECKING:
     from xlogmem_selftest.world import World
@@ -66,6 +66,8 @@ def release_everything(world: World, finish: Callable[[World, Window, str], None
         finish(world, world.windows.pop(), "commit")
     while world.to_destroy:
         world.destroy(world.to_destroy.pop())
+    while world.graphs:
+        close_graph(world.graphs.pop())
     for item in world.items:
         item.block = None
     for item in world.exported:
@@ -76,6 +78,14 @@ def release_everything(world: World, finish: Callable[[World, Window, str], None
     world.stale.clear()
     world.holds.clear()
     world.host_pools.clear()
+
+
+def close_graph(graph: ProgramGraph) -> None:
+    """Close a graph of the program's, and destroy the driver's."""
+    assert graph.graph is not None
+    graph.graph.close()
+    if graph.executable:
+        check(cuda.cuGraphExecDestroy(graph.executable))
 
 
 def count_adaptors(world: World) -> None:

@@ -2,14 +2,17 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from xlogmem_bench._loops import NativeUse
 
 from xlogmem.blocks import BlockId, DeviceBlock
-from xlogmem.launch import LaunchRecorder
+from xlogmem.launch import Graph, LaunchRecorder
 
-__all__ = ["PARTS", "READ", "READ_WRITE", "WRITE", "Claim", "Export", "Item", "Part", "ProgramStream", "Window"]
+__all__ = ["PARTS", "READ", "READ_WRITE", "WRITE", "CapturedItem", "Claim", "Export", "GraphCapture", "GraphUse",
+           "Item", "Part", "ProgramGraph", "ProgramStream", "Window"]
 
 READ, WRITE, READ_WRITE = "read", "write", "read_write"
 PARTS = 4                                   # of a block: windows that overlap may write different ones
@@ -30,6 +33,8 @@ class ProgramStream:
         self.argument = argument
         self.handle = handle
         self.discipline = discipline
+        self.blocking = kind in ("legacy", "thread")    # ordered with the legacy default stream
+        self.capture: GraphCapture | None = None        # that it takes part in
         self.registration = 0
         self.busy = 0
         self.closing = False
@@ -82,8 +87,119 @@ class Item:
     def idle(self) -> bool:
         return not self.open and not any(part.readers or part.writer for part in self.parts)
 
+    def launched(self, i: int, access: str, value: int) -> None:
+        """Work on a part was queued that leaves this value."""
+        if access != READ:
+            self.parts[i].value = value
+
     def __repr__(self) -> str:
         return f"B{self.number}"
+
+
+class CapturedItem(Item):
+    """A block in a capture, with the values that its parts have there.  `home`: where unrecorded work is allowed."""
+
+    def __init__(self, item: Item, home: ProgramStream | None) -> None:
+        self.of = item
+        assert item.block is not None or item.gone
+        self.number, self.device, self.id, self.ptr, self.nbytes = (
+            item.number, item.device, item.id, item.ptr, item.nbytes)
+        self.stream = self.home = home
+        self.registration = home.registration if home else 0
+        self.parts = [Part() for _ in range(PARTS)]
+        for part, outside in zip(self.parts, item.parts, strict=True):
+            part.value = outside.value
+        self.open = self.uses = self.elsewhere = 0
+        self.quiet = self.awaits_handback = False
+        self.last_opaque = None
+        self.named: str | None = None       # the access with which `capturing` names it
+        self.written_by_graph = False       # perhaps, in a launch
+        self.homes = item.home, item.stream             # where new memory may have been filled
+        self.users: set[ProgramStream] = set()
+        self.late: set[ProgramStream] = set()           # that joined later, and come not after all uses before
+        self.consumers = [export for export in (*item.exports, *item.interfaces) if export.is_there]
+        self.needs: dict[int, int] = {}     # by part: the value that the graph has to find
+        self.gives: dict[int, int] = {}     # ... and the value that it leaves
+
+    @property
+    def block(self) -> DeviceBlock | None:  # type: ignore[override]
+        return self.of.block
+
+    @property
+    def gone(self) -> bool:                 # type: ignore[override]
+        return self.of.gone
+
+    @property
+    def held(self) -> int:
+        return self.of.held
+
+    @held.setter
+    def held(self, count: int) -> None:
+        self.of.held = count
+
+    def launched(self, i: int, access: str, value: int) -> None:
+        before = self.parts[i].value
+        if access != WRITE and i not in self.gives and before is not None:
+            self.needs.setdefault(i, before)
+        if access != READ:
+            self.gives[i] = value
+        super().launched(i, access, value)
+
+    def untouched(self, i: int) -> bool:
+        part = self.parts[i]
+        return not (part.readers or part.writer or i in self.needs or i in self.gives)
+
+
+class GraphCapture:
+    """A capture of a graph, by xlogmem or, if it `is_foreign`, by the driver.  `members` are the streams that take part
+    and may be used; `end` ends it."""
+
+    def __init__(self, first: ProgramStream, is_foreign: bool, number: int) -> None:
+        self.first, self.is_foreign, self.number = first, is_foreign, number
+        self.members: list[ProgramStream] = []
+        self.unnamed: set[ProgramStream] = set()        # those that no call of xlogmem has named
+        self.words: dict[ProgramStream, int] = {}       # the number of the word in which surprises are counted
+        self.items: dict[Item, CapturedItem] = {}
+        self.manager: AbstractContextManager[Graph] | None = None
+        self.graph: Graph | None = None
+        self.failed = False                 # ... on purpose, or by a call of the driver
+        self.end: Callable[[GraphCapture], None]
+
+    def join(self, stream: ProgramStream, by: ProgramStream) -> None:
+        """A stream takes part that comes after `by` alone: unrecorded work there has to come before other uses."""
+        for item in self.items.values():
+            if item.users - {stream, by}:
+                item.late.add(stream)
+
+    def __repr__(self) -> str:
+        return f"G{self.number}"
+
+
+class GraphUse:
+    """What a launch of a graph does with a block."""
+
+    def __init__(self, item: Item, needs: dict[int, int], gives: dict[int, int]) -> None:
+        self.item, self.needs, self.gives = item, needs, gives
+
+    def accesses(self) -> list[tuple[str, dict[int, int]]]:
+        """For each kind of access the parts, with the values that they have afterwards."""
+        return [(READ, {i: value for i, value in self.needs.items() if i not in self.gives}),
+                (WRITE, {i: value for i, value in self.gives.items() if i not in self.needs}),
+                (READ_WRITE, {i: value for i, value in self.gives.items() if i in self.needs})]
+
+
+class ProgramGraph:
+    """A graph that is ready.  `executable` is the driver's, where another library has captured it."""
+
+    def __init__(self, capture: GraphCapture, graph: Graph, executable: int, uses: list[GraphUse]) -> None:
+        self.number, self.device, self.graph = capture.number, capture.first.device, graph
+        self.executable, self.uses = executable, uses
+        self.launched = False
+        self.nested = False                 # in another one: launches of both could overlap, but count in one word
+        self.busy = False
+
+    def __repr__(self) -> str:
+        return f"G{self.number}"
 
 
 class Export:
@@ -98,6 +214,11 @@ class Export:
         self.stream = stream
         self.registration = registration
         self.has_owner = has_owner
+
+    @property
+    def is_there(self) -> bool:
+        """True if the consumer may work, and the library keeps its stream."""
+        return self.has_owner and self.registration == self.stream.registration and not self.stream.gone
 
 
 class Claim:
@@ -121,4 +242,5 @@ class Window:
         self.stream = stream
         self.claims = claims
         self.handback = handback
+        self.capture = stream.capture
         self.thread = threading.current_thread()        # that opened it; any may close it

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -15,7 +15,7 @@ from xlogmem.sim.kernels import check
 from xlogmem_selftest.programs import Kind
 from xlogmem_selftest.world.bookkeeping import Bookkeeping
 from xlogmem_selftest.world.calls import ForeignStream, NothingToDo, sure
-from xlogmem_selftest.world.models import Item, ProgramStream
+from xlogmem_selftest.world.models import GraphCapture, Item, ProgramGraph, ProgramStream
 
 __all__ = ["WORDS", "Streams"]
 
@@ -37,7 +37,10 @@ class Streams(Bookkeeping):
         self.defaults: list[ProgramStream] = []
         self.streams: list[ProgramStream] = []
         self.to_destroy: list[ProgramStream] = []
-        self.capturing: list[ProgramStream] = []
+        self.capturing: list[ProgramStream] = []        # by the driver, or as members of `captures`
+        self.captures: list[GraphCapture] = []
+        self.graphs: list[ProgramGraph] = []
+        self.after_captures: list[Callable[[], None]] = []      # what cannot be done while there are any
         self.neighbour_stream: ProgramStream | None = None
         self.asides: list[int] = []         # streams that no step chooses, by device
 
@@ -73,10 +76,12 @@ class Streams(Bookkeeping):
         self.end_captures()                 # a handle that came back unregisters its old stream, which synchronizes
         device = self.draw_device(rng)
         with self.context(device):
-            handle = int(sure(cuda.cuStreamCreate, 1 if rng.random() < .8 else 0))
+            flags = 1 if rng.random() < .8 else 0
+            handle = int(sure(cuda.cuStreamCreate, flags))
         raw = rng.random() < .5
         stream = self.add_stream("raw" if raw else "object", handle if raw else ForeignStream(handle), handle,
                                  "ordinary", closing=True, device=device)
+        stream.blocking = not flags
         discipline = rng.choice([None, None, "ordinary", "opaque", "sealed"])
         self.say(f"{stream} = {stream.kind} stream; {self.name_of(device)}.register_stream({stream}, "
                  f"discipline={discipline!r})")
@@ -124,6 +129,9 @@ class Streams(Bookkeeping):
         stream.argument = None
 
     def usable(self, stream: ProgramStream) -> bool:
+        if stream.capture is not None or (stream.kind == "legacy" and any(
+                member.blocking for capture in self.captures for member in capture.words)):
+            return False
         return not stream.closing and (stream.thread is None or stream.thread == threading.get_ident())
 
     def reserve_stream(self, rng: Random, *kinds: str) -> ProgramStream:
@@ -156,6 +164,16 @@ class Streams(Bookkeeping):
             stream.busy += 1
         return stream
 
+    def enter_stream_anywhere(self, rng: Random) -> ProgramStream:
+        """A stream for a recorded use, which may be a part of a graph."""
+        with self.lock:
+            members = [member for capture in self.captures for member in capture.members]
+            if members and rng.random() < .6:
+                stream = rng.choice(members)
+                stream.busy += 1
+                return stream
+        return self.enter_stream(rng)
+
     def leave_stream(self, stream: ProgramStream) -> None:
         with self.lock:
             stream.busy -= 1
@@ -176,6 +194,11 @@ class Streams(Bookkeeping):
     def end_capture(self, stream: ProgramStream) -> None:
         if stream not in self.capturing:
             return
+        if stream.capture is not None:
+            if self.depth:                  # a call around this gap may need the capture
+                raise NothingToDo
+            stream.capture.end(stream.capture)
+            return
         self.capturing.remove(stream)
         with self.context(stream.device):
             result = cuda.cuStreamEndCapture(stream.handle)
@@ -185,8 +208,20 @@ class Streams(Bookkeeping):
             check(cuda.cuGraphDestroy(result[1]))
 
     def end_captures(self) -> None:
-        for stream in list(self.capturing):
+        self.end_raw_captures()
+        while self.captures:
+            self.end_capture(self.captures[-1].first)
+
+    def end_raw_captures(self) -> None:
+        """Those that make no graph."""
+        for stream in [stream for stream in self.capturing if stream.capture is None]:
             self.end_capture(stream)
+
+    def ready_for_work(self, stream: ProgramStream) -> None:
+        """End the captures that forbid that the program queues work on this stream."""
+        self.end_capture(stream)
+        if stream.kind == "legacy":         # not allowed while a blocking stream captures
+            self.end_raw_captures()
 
     def synchronize(self) -> None:
         """End all captures and synchronize the contexts of all devices."""
