@@ -23,8 +23,9 @@ USES = {"allocate": 4, "open_window": 4, "close_window": 5, "use": 8, "free": 3,
 ADOPTS = {"adopt": 2, "alias": .5, "overlap": .2, "adopt_pinned": 1.5, "access_on_host": 3,
           "allocate_for_host": 2}
 STREAMS = {"new_stream": .8, "unregister": .8, "discipline": .6, "drop_stream": .6, "many_streams": .1}
-CAPTURES = {"capture": .6, "end_capture": 1, "begin_graph": 2, "join_graph": 3, "hide_in_graph": 4, "end_graph": 1.2,
-            "launch_graph": 6, "close_graph": .6, "drop_graph": .4}
+GRAPHS = {"begin_graph": 2, "join_graph": 3, "hide_in_graph": 4, "end_graph": 1.2, "launch_graph": 6, "close_graph": .6,
+          "drop_graph": .4}
+CAPTURES = {"capture": .6, "end_capture": 1} | GRAPHS
 FAILURES = {"fail": 2.5}
 FORKS = {"fork": .15}
 POOLS = {"trim": 1}
@@ -77,6 +78,9 @@ KINDS: tuple[Kind, ...] = (
          upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, captures=True),
     Kind("guards in trouble", USES | ADOPTS | FAILURES | POOLS, resources=("guard",), upstreams=("stream", "host"),
          disciplines=MIXED, failures=True, gaps=True),
+    Kind("graphs", USES | EXPORTS | {name: 2 * weight for name, weight in GRAPHS.items()}
+         | {"adopt": 1, "allocate_for_host": 1, "access_on_host": 2, "new_stream": .4}, disciplines=MIXED, foreign=True,
+         captures=True),
     Kind("everything", EVERYTHING, resources=("async", "async", "direct", "stream", "host", "pool", "guard"),
          upstreams=("stream", "host"), disciplines=MIXED, foreign=True, neighbour=True, captures=True, failures=True,
          gaps=True),
