@@ -152,6 +152,13 @@ cdef struct HeldBlock:
     size_t home                 # the handle of the stream on which unrecorded work may be queued, by its owner; 0: none
 
 
+cdef struct StreamOutside:
+    # On which unrecorded work on a block may be queued.
+    size_t handle
+    bint is_home                # of the block's owner, and not of a consumer
+    bint lives                  # as long as the runtime, or by its owner, which is held
+
+
 cdef struct Range:
     # Memory to adopt.
     uint64_t ptr
@@ -478,11 +485,13 @@ cdef bint see_generation_locked(CoreState* core, uint64_t generation, Seen* seen
 cdef void tally_tags_locked(CoreState* core, Tally* tally, Figures* figures) noexcept nogil
 cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil
 cdef bint hold_block(CoreState* core, uint32_t slot, uint64_t generation, HeldBlock* held,
-                     vector[size_t]* streams) noexcept nogil
+                     vector[StreamOutside]* streams) noexcept nogil
 cdef int release_block(CoreState* core, HeldBlock* held) except -1 nogil
 cdef void allow_unrecorded_work(CoreState* core, uint32_t slot, StreamState* stream) noexcept nogil
 cdef uint32_t access_of(CoreState* core, uint32_t slot) noexcept nogil
-cdef int order_after_all(CoreState* core, StreamState* stream, StreamState* source, Failure* failure) except -1 nogil
+cdef int order_after_all(CoreState* core, StreamState* stream, StreamState* source, bint lives,
+                         Failure* failure) except -1 nogil
+cdef int order_after_itself(CoreState* core, StreamState* stream, Failure* failure) except -1 nogil
 cdef void end_order(CoreState* core) noexcept nogil
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil

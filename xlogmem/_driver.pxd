@@ -12,6 +12,9 @@ cdef enum:
     LEGACY = 1                  # CU_STREAM_LEGACY
     PER_THREAD = 2              # CU_STREAM_PER_THREAD: another stream in each thread
 
+cdef enum:
+    SPOILT_CAPTURE = 0xFFFFFFFFFFFFFFFF     # in place of the id of a capture
+
 cdef enum LockLevel:
     OUTER_LOCK                  # of a runtime
     LEAF_LOCK                   # no other is taken under it

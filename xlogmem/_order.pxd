@@ -257,6 +257,7 @@ cdef bint see_done_unlocks(OrderState* order, StreamState* source, uint64_t posi
 cdef int record_fence_unlocks(OrderState* order, StreamState* source, Fence** fence, Failure* failure) except -1 nogil
 cdef int order_after_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                              Failure* failure) except -1 nogil
+cdef int order_after_itself_unlocks(OrderState* order, StreamState* stream, Failure* failure) except -1 nogil
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                                Failure* failure) except -1 nogil
 cdef bint has_no_owner(StreamState* stream) noexcept nogil

@@ -10,7 +10,7 @@ import numpy
 import pytest
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
-from four_streams import READ, READ_WRITE, RELAXED, WRITE, Capture
+from four_streams import READ, READ_WRITE, RELAXED, WRITE, Capture, at
 
 from xlogmem import (
     BlockState,
@@ -18,6 +18,7 @@ from xlogmem import (
     DeviceState,
     DriverError,
     Graph,
+    LaunchRecorder,
     PinnedMemoryResource,
     PoolMemoryResource,
     StreamMisuseError,
@@ -51,6 +52,14 @@ def blocks(x):
 
 def raw_launch(graph: Graph, stream: Any) -> None:
     check(cuda.cuGraphLaunch(cuda.CUgraphExec(graph.handle), stream.handle))
+
+
+def join_by_event(source: Any, stream: Any) -> None:
+    """As programs do by hand."""
+    event = check(cuda.cuEventCreate(0))
+    check(cuda.cuEventRecord(event, source.handle))
+    check(cuda.cuStreamWaitEvent(stream.handle, event, 0))
+    check(cuda.cuEventDestroy(event))
 
 
 def some_graph(x: Any, *uses: Any) -> Graph:
@@ -247,6 +256,58 @@ def test_streams_that_the_program_forks_take_part(x, blocks):
         x.use(x.S, (a, WRITE))
         x.use(x.T, (a, READ))                       # and is joined at the end
     check(cuda.cuEventDestroy(event))
+    graph.launch(x.U)
+    assert x.driver.races() == []
+    graph.close()
+
+
+@pytest.mark.parametrize("opaque", ["", "T"])
+@pytest.mark.parametrize("joins", ["fork", "event"])
+def test_the_home_of_memory_is_found_among_the_streams_that_joined(four, joins, opaque):
+    """Unrecorded work on it comes before uses elsewhere; the program need not have named the stream."""
+    x = four(opaque=opaque)
+    block = x.alloc(x.T)
+    with capture(x.S) as graph:
+        if joins == "fork":
+            graph.fork(x.T)
+        else:
+            join_by_event(x.S, x.T)
+        x.work(x.T, (block, WRITE))
+        x.use(x.S, (block, READ))
+        join_by_event(x.T, x.S)
+    assert len(graph.writes) == 1
+    graph.launch(x.U)
+    assert x.driver.races() == []
+    graph.close()
+    block.free()
+
+
+def test_an_opaque_stream_that_joins_late_comes_after_uses_on_all_streams(four):
+    x = four(opaque="T")
+    block = x.alloc(x.T)
+    with capture(x.S) as graph:
+        graph.fork(x.U)
+        x.use(x.U, (block, READ_WRITE))
+        graph.fork(x.T)
+        x.work(x.T, (block, WRITE))
+    graph.launch(x.V)
+    assert x.driver.races() == []
+    graph.close()
+    block.free()
+
+
+def test_a_stream_that_is_destroyed_inside_is_not_touched(x, blocks):
+    """And another one that has its handle afterwards is ordered after nothing."""
+    a, b, _ = blocks
+    with capture(x.S) as graph:
+        for _ in range(3):
+            stream = check(cuda.cuStreamCreate(1))
+            graph.fork(int(stream))
+            with use(int(stream), read_write=[a, b]):
+                x.work(at(int(stream)), (a, READ_WRITE), (b, READ_WRITE))
+            x.use(x.S, (a, WRITE))                  # and so comes after the stream
+            join_by_event(at(int(stream)), x.S)
+            check(cuda.cuStreamDestroy(stream))
     graph.launch(x.U)
     assert x.driver.races() == []
     graph.close()
@@ -673,6 +734,71 @@ def test_a_capture_is_left_once(x):
     with pytest.raises(StreamMisuseError, match="has ended"):
         left.__exit__(None, None, None)
     graph.close()
+
+
+def test_a_fork_that_fails_leaves_the_capture_as_it_was(x, blocks, devices):
+    a = blocks[0]
+    other = devices(2)
+    with capture(x.S) as graph:
+        x.driver.fail("cuStreamWaitEvent")
+        with pytest.raises(DriverError, match="cuStreamWaitEvent.*forking"):
+            graph.fork(x.T)
+        with pytest.raises(StreamMisuseError, match=r"on device 1, and the capture on\s+device 0"):
+            graph.fork(other.streams[1][0])
+        with Capture(x.U), pytest.raises(StreamMisuseError, match="takes part in another capture"):
+            graph.fork(x.U)
+        with pytest.raises(StreamMisuseError, match="legacy default stream"):
+            graph.fork(0)
+        x.use(x.S, (a, WRITE))
+    graph.launch(x.T)
+    graph.close()
+
+
+def test_a_use_that_is_named_after_the_end_holds_nothing(x, blocks):
+    a = blocks[0]
+    with capture(x.S) as graph:
+        recorder = LaunchRecorder(x.S)
+    with pytest.raises(StreamMisuseError, match="has ended"):
+        recorder.write(a)
+    a.free()
+    assert x.runtime.live_bytes == 2 * 512
+    graph.close()
+    del recorder
+
+
+def test_a_capture_that_the_program_spoils_or_ends_is_reported(x, blocks):
+    a = blocks[0]
+    with pytest.raises(StreamMisuseError, match="was spoilt by a call"), capture(x.S):
+        cuda.cuStreamSynchronize(x.S.handle)
+        x.use(x.S, (a, WRITE))
+    with pytest.raises(StreamMisuseError, match="ended, or was spoilt, before this"), capture(x.S):
+        check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(x.S.handle))))
+        check(cuda.cuStreamBeginCapture(x.S.handle, RELAXED))
+    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(x.S.handle))))
+    x.driver.fail("cuStreamGetCaptureInfo", 2)      # once the capture has begun
+    with pytest.raises(DriverError, match="cuStreamGetCaptureInfo"):
+        capture(x.S).__enter__()
+    x.use(x.S, (a, WRITE))                          # nothing captures any more
+
+
+def test_a_capture_that_is_dropped_is_forgotten(x, blocks):
+    a = blocks[0]
+    dropped = capture(x.S)
+    dropped.__enter__()
+    x.use(x.S, (a, WRITE))
+    with pytest.warns(ResourceWarning, match="entered and dropped"):
+        del dropped
+        gc.collect()
+        x.runtime.allocate(64, x.T).free()
+    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(x.S.handle))))
+    a.free()
+    assert x.runtime.live_bytes == 2 * 512
+    never = Graph.__new__(Graph)
+    assert repr(never) == "<Graph that was never captured>"
+    with pytest.raises(StreamMisuseError, match="never captured"):
+        never.close()
+    with pytest.raises(StreamMisuseError, match="not entered"):
+        capture(x.S).__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("entered", ["after", "before"])

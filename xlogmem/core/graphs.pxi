@@ -9,6 +9,7 @@
 # launch of the graph is a use, which may name blocks that are freed and held.
 
 from xlogmem._base.cpp cimport check
+from xlogmem._order cimport order_after_itself_unlocks
 
 
 cdef Block* find_pinned_locked(CoreState* core, uint32_t slot, uint64_t generation) noexcept nogil:
@@ -21,9 +22,10 @@ cdef Block* find_pinned_locked(CoreState* core, uint32_t slot, uint64_t generati
 
 
 cdef bint hold_block(CoreState* core, uint32_t slot, uint64_t generation, HeldBlock* held,
-                     vector[size_t]* streams) noexcept nogil:
-    """Hold a block: its memory stays until `release_block`.  Fill in `held`, and the handles of the streams on which
-    consumers may queue unrecorded work on the block.  False if the block was freed before."""
+                     vector[StreamOutside]* streams) noexcept nogil:
+    """Hold a block: its memory stays until `release_block`.  Fill in `held`, and the streams on which unrecorded work
+    on the block may be queued: that of its owner, if there is one, and those of consumers.  False if the block was
+    freed before."""
     cdef Block* block
     cdef size_t i
     streams.clear()
@@ -39,13 +41,21 @@ cdef bint hold_block(CoreState* core, uint32_t slot, uint64_t generation, HeldBl
         held.host_accessible = is_host_accessible(block)
         held.home = 0
         if block.home != NULL and block.home.discipline == OPAQUE:
-            held.home = <size_t>block.home.handle
+            held.home = add_outside(streams, block.home, True)
         elif block.stream != NULL and may_have_unrecorded_work(block, block.stream):
-            held.home = <size_t>block.stream.handle
+            held.home = add_outside(streams, block.stream, True)
         for i in range(block.exports.size()):
-            streams.push_back(<size_t>block.exports[i].stream.handle)
+            add_outside(streams, block.exports[i].stream, False)
     core.order.lock.unlock()
     return block != NULL
+
+
+cdef size_t add_outside(vector[StreamOutside]* streams, StreamState* stream, bint is_home) noexcept nogil:
+    cdef StreamOutside* outside = &streams.emplace_back()
+    outside.handle = <size_t>stream.handle
+    outside.is_home = is_home
+    outside.lives = <bint>stream.alive and not stream.unowned and stream.thread == 0 and not stream.remote
+    return outside.handle
 
 
 cdef int release_block(CoreState* core, HeldBlock* held) except -1 nogil:
@@ -83,8 +93,10 @@ cdef uint32_t access_of(CoreState* core, uint32_t slot) noexcept nogil:
     return access
 
 
-cdef int order_after_all(CoreState* core, StreamState* stream, StreamState* source, Failure* failure) except -1 nogil:
-    """Order a stream after everything that is captured on another one so far."""
+cdef int order_after_all(CoreState* core, StreamState* stream, StreamState* source, bint lives,
+                         Failure* failure) except -1 nogil:
+    """Order a stream after everything that is captured on another one so far; unless this one certainly `lives`, after
+    its last use that was filed: other work is for the program to join."""
     cdef OrderState* order = core.order
     cdef Scope scope
     cdef int failed
@@ -92,7 +104,23 @@ cdef int order_after_all(CoreState* core, StreamState* stream, StreamState* sour
         return 1
     order.lock.lock()
     order.in_flight += 1
-    failed = order_after_unlocks(order, stream, source, advance(source), failure)
+    failed = order_after_unlocks(order, stream, source, advance(source) if lives else source.count, failure)
+    order.in_flight -= 1
+    order.lock.unlock()
+    leave_context(&scope)
+    return failed
+
+
+cdef int order_after_itself(CoreState* core, StreamState* stream, Failure* failure) except -1 nogil:
+    """Order what is captured under a handle after the last use that was filed under it."""
+    cdef OrderState* order = core.order
+    cdef Scope scope
+    cdef int failed
+    if enter_context(order.context, &scope, failure):
+        return 1
+    order.lock.lock()
+    order.in_flight += 1
+    failed = order_after_itself_unlocks(order, stream, failure)
     order.in_flight -= 1
     order.lock.unlock()
     leave_context(&scope)

@@ -2,7 +2,7 @@
 
 cdef int capture_of(cy.CUstream stream, uint64_t* capture, Failure* failure) except -1 nogil:
     """Get the id of the capture that the stream takes part in, which the driver never uses again; 0 if there is none,
-    or if it was invalidated."""
+    `SPOILT_CAPTURE` if it was invalidated."""
     cdef cy.CUstreamCaptureStatus status = cy.CU_STREAM_CAPTURE_STATUS_NONE
     cdef unsigned long long number = 0
     cdef cy.CUresult result = get_capture(stream, &status, &number, NULL, NULL, NULL)
@@ -11,6 +11,8 @@ cdef int capture_of(cy.CUstream stream, uint64_t* capture, Failure* failure) exc
         return 0
     if status == cy.CU_STREAM_CAPTURE_STATUS_ACTIVE:
         capture[0] = number
+    elif status == cy.CU_STREAM_CAPTURE_STATUS_INVALIDATED:
+        capture[0] = <uint64_t>SPOILT_CAPTURE
     return _check(failure, "cuStreamGetCaptureInfo", result)
 
 

@@ -9,18 +9,21 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem.blocks import provide_captures
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem._base.cpp cimport vector
+from xlogmem._base.failures cimport SOURCE_IS_CAPTURING, STREAM_IS_CAPTURING
 from xlogmem._core cimport (
     HeldBlock,
     Range,
+    StreamOutside,
     access_of,
     adopt,
     allow_unrecorded_work,
     end_order,
     hold_block,
     order_after_all,
+    order_after_itself,
     release_block,
 )
-from xlogmem._driver cimport PER_THREAD, Context, Scope, capture_of, enter_context, leave_context
+from xlogmem._driver cimport PER_THREAD, SPOILT_CAPTURE, Context, Scope, capture_of, enter_context, leave_context
 from xlogmem._order cimport (
     OPAQUE,
     ORDINARY,
@@ -68,7 +71,7 @@ cdef class StandIn:
     cdef bint is_named                      # with its access, for the work of another library
     cdef bint is_graphs                     # allocated in the capture: what has filled it is not known
     cdef bint is_at_home                    # its home takes part since before
-    cdef vector[size_t] streams             # on which unrecorded work on the block may be queued: their handles
+    cdef vector[StreamOutside] streams      # on which unrecorded work on the block may be queued
 
 
 @cython.final
@@ -79,22 +82,39 @@ cdef class CaptureCore(Core):
     cdef bint is_foreign                    # another library captures, and records none of its work
     cdef bint is_over
     cdef dict members                       # streams that take part, by their handles: the first is captured
+    cdef set living                         # those of the runtime's own: other handles may be used again
     cdef list owners                        # what keeps these streams
     cdef Stream outside                     # where memory of the graph is allocated
     cdef dict stand_ins                     # by the generation of the block
     cdef dict blocks                        # the same, by the generation of the stand-in
 
     # ------------------------------------------------------------------------------------------ streams
-    cdef Stream member(self, cy.CUstream handle, Stream known):
-        """Return the stream that takes part under this handle, which the runtime knows as `known`, or not at all."""
+    cdef Stream entered(self, cy.CUstream handle, Stream known):
+        """Return the stream of a use that begins, which the runtime knows as `known`, or not at all.  A handle of another
+        library may be that of another stream by now: it comes after the last use under this handle."""
         cdef Stream stream = self.members.get(<size_t>handle)
-        if stream is not None:
-            return stream
+        cdef Failure failure
+        cdef int failed
+        if stream is None:
+            stream = self.member(handle, known)
+            self.catch_up(stream)
+        elif <size_t>handle not in self.living:
+            with nogil:
+                failed = order_after_itself(&self.state, stream.state, &failure)
+            if failed:
+                self.fail(&failure, "beginning a use in a capture")
+        return stream
+
+    cdef Stream member(self, cy.CUstream handle, Stream known):
+        """Return the stream that takes part under this handle."""
+        cdef Stream stream = self.members.get(<size_t>handle)
         cdef OrderState* order = &self.ordering.state
         cdef bint opaque = self.is_foreign and not self.members
         cdef uint64_t number = known.state.number if known is not None else 0
         cdef Discipline discipline
         cdef StreamState* state
+        if stream is not None:
+            return stream
         with nogil:
             discipline = discipline_by_handle(&self.runtime.ordering.state, handle)
             if opaque:
@@ -110,10 +130,56 @@ cdef class CaptureCore(Core):
         stream = handle_of(self.ordering, state)
         stream.core = self
         self.members[<size_t>handle] = stream
-        self.owners.append(known)
+        if known is not None and not known.state.driver_id:
+            self.living.add(<size_t>handle)
+            self.owners.append(known)
         for item in list(self.stand_ins.values()):
             self.allow_on(<StandIn>item, <size_t>handle)
         return stream
+
+    cdef int forget(self, Stream member) except -1:
+        """Forget a stream that could not join."""
+        self.members.pop(<size_t>member.state.handle, None)
+        self.living.discard(<size_t>member.state.handle)
+        with nogil:
+            self.ordering.state.lock.lock()
+            member.state.alive.store(False)
+            self.ordering.state.lock.unlock()
+        return 0
+
+    cdef int order_after(self, Stream stream, Stream source, str what) except -1:
+        """Order a stream after all that is captured on another one so far."""
+        cdef bint lives = <size_t>source.state.handle in self.living
+        cdef Failure failure
+        cdef int failed
+        with nogil:
+            failed = order_after_all(&self.state, stream.state, source.state, lives, &failure)
+        if failed:
+            self.fail(&failure, what)
+        return 0
+
+    cdef int catch_up(self, Stream late) except -1:
+        """Order a stream that has joined after the uses of memory on which unrecorded work may follow there."""
+        cdef bint may = False
+        for item in list(self.stand_ins.values()):
+            may = may or may_follow_on(<StandIn>item, <size_t>late.state.handle)
+        for item in list(self.members.values()) if may else ():
+            if item is not late:
+                self.order_after(late, <Stream>item, "joining a capture")
+        return 0
+
+    cdef int meet(self, StandIn block) except -1:
+        """Let unrecorded work on a stand-in follow on the streams that take part, also those that the program has made
+        join by events of its own."""
+        cdef Context context = self.ordering.context
+        cdef size_t i
+        for i in range(block.streams.size()):
+            if (block.streams[i].lives and block.streams[i].handle not in self.members
+                    and capture_on(<cy.CUstream>block.streams[i].handle, context) is self):
+                self.catch_up(self.member(<cy.CUstream>block.streams[i].handle, None))
+        for handle in list(self.members):
+            self.allow_on(block, handle)
+        return 0
 
     cdef Stream first(self):
         """Return the stream that is captured; the others have joined it."""
@@ -121,29 +187,18 @@ cdef class CaptureCore(Core):
 
     cdef int allow_on(self, StandIn block, size_t handle) except -1:
         """Let unrecorded work on a stand-in follow on a stream, if it may on the block."""
-        cdef bint may = block.held.block.home == handle and not block.is_at_home
-        cdef size_t i
-        for i in range(block.streams.size()):
-            may = may or block.streams[i] == handle
         cdef Stream stream = self.members[handle]
-        if may:
+        if may_follow_on(block, handle):
             with nogil:
                 allow_unrecorded_work(&self.state, block.slot, stream.state)
         return 0
 
     cdef int join_all(self) except -1:
         """Order the captured stream after all streams that take part."""
-        cdef Failure failure
         cdef Stream first = self.first()
-        cdef Stream stream
-        cdef int failed = 0
         for item in list(self.members.values()):
-            stream = <Stream>item
-            if stream is not first:
-                with nogil:
-                    failed = order_after_all(&self.state, first.state, stream.state, &failure)
-                if failed:
-                    self.fail(&failure, "joining the streams of a capture")
+            if item is not first:
+                self.order_after(first, <Stream>item, "joining the streams of a capture")
         return 0
 
     # ------------------------------------------------------------------------------------------ blocks
@@ -158,8 +213,9 @@ cdef class CaptureCore(Core):
         """Find the memory that stands in for a block of the runtime, which is held from now on."""
         cdef StandIn block
         cdef Held held = Held.__new__(Held)
-        cdef vector[size_t] streams
+        cdef vector[StreamOutside] streams
         cdef bint there
+        self.refuse_over()
         with nogil:
             there = hold_block(&self.runtime.state, found.slot, found.generation, &held.block, &streams)
         if not there:
@@ -172,6 +228,8 @@ cdef class CaptureCore(Core):
             block = self.make_stand_in(held, streams, self.first() if self.is_foreign else None)
         else:
             held.release()
+            block.streams = streams                     # there may be more consumers by now
+        self.meet(block)
         found.slot = block.slot
         found.generation = block.generation
         return 0
@@ -179,7 +237,7 @@ cdef class CaptureCore(Core):
     cdef DeviceBlock allocate(self, size_t nbytes, Stream stream, str tag, object resource):
         """Allocate memory of the graph on a stream that takes part: it is new there, and outside it is ready."""
         cdef Held held = Held.__new__(Held)
-        cdef vector[size_t] streams
+        cdef vector[StreamOutside] streams
         cdef DeviceBlock block
         if self.outside is None:
             self.outside = self.runtime.stream_pool.lane()
@@ -187,10 +245,15 @@ cdef class CaptureCore(Core):
         with nogil:
             held.is_held = hold_block(&self.runtime.state, block.block.slot, block.generation, &held.block, &streams)
         held.core = self.runtime
-        self.make_stand_in(held, streams, self.member(stream.state.handle, stream)).is_graphs = True
+        self.make_stand_in(held, streams, self.entered(stream.state.handle, stream)).is_graphs = True
         return block
 
-    cdef StandIn make_stand_in(self, Held held, vector[size_t] streams, Stream home):
+    cdef int refuse_over(self) except -1:
+        if self.is_over:
+            raise StreamMisuseError("the capture that this use began in has ended")
+        return 0
+
+    cdef StandIn make_stand_in(self, Held held, vector[StreamOutside] streams, Stream home):
         cdef StandIn block = StandIn.__new__(StandIn)
         cdef Failure failure
         cdef Range memory
@@ -214,18 +277,22 @@ cdef class CaptureCore(Core):
             self.fail(&failure, "naming memory in a capture")
         block.slot = found.slot
         block.generation = found.generation
+        if self.is_over:                                # since another thread has ended it
+            held.release()
+            self.refuse_over()
         if self.stand_ins.setdefault(held.block.generation, block) is not block:
             held.release()                              # another thread was quicker
             return self.stand_ins[held.block.generation]
         self.blocks[block.generation] = block
-        for handle in list(self.members):
-            self.allow_on(block, handle)
         return block
 
     cdef int fail(self, Failure* failure, str what, str where="") except -1:
         cdef StandIn block = self.blocks.get(failure.generation)
-        if self.is_over:
-            raise StreamMisuseError(f"{where}{what}: the capture that this use began in has ended")
+        self.refuse_over()
+        if failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING):
+            raise StreamMisuseError(f"{where}{what}: the capture was spoilt by a call that CUDA does not allow in one, such "
+                                    "as a wait for the stream, or a stream that takes part was destroyed: capture again "
+                                    "without it")
         if block is not None:
             failure.generation = block.held.block.generation
         return self.runtime.fail(failure, what, where)
@@ -240,7 +307,7 @@ cdef class CaptureCore(Core):
         cdef bint may = self.is_foreign or block.held.block.home in self.members
         cdef size_t i
         for i in range(block.streams.size()):
-            may = may or block.streams[i] in self.members
+            may = may or block.streams[i].handle in self.members
         return may
 
     cdef list end(self, bint failed):
@@ -262,11 +329,21 @@ cdef class CaptureCore(Core):
         with nogil:
             end_order(&self.state)
         self.members.clear()
+        self.living.clear()
         self.owners.clear()
         self.stand_ins.clear()
         self.outside = None
         self.runtime.free_dropped()
         return used
+
+
+cdef bint may_follow_on(StandIn block, size_t handle) noexcept:
+    """True if unrecorded work on a stand-in may follow on this stream, which is not its home since it was named."""
+    cdef size_t i
+    for i in range(block.streams.size()):
+        if block.streams[i].handle == handle and not (block.streams[i].is_home and block.is_at_home):
+            return True
+    return False
 
 
 cdef Discipline discipline_by_handle(OrderState* order, cy.CUstream handle) noexcept nogil:
@@ -295,8 +372,20 @@ cdef CaptureCore make_capture_core(Core runtime, bint is_foreign):
                                may_wait=False)
     core.runtime = runtime
     core.is_foreign = is_foreign
-    core.members, core.stand_ins, core.blocks, core.owners = {}, {}, {}, []
+    core.members, core.stand_ins, core.blocks, core.living, core.owners = {}, {}, {}, set(), []
     return core
+
+
+cdef int forget_capture(CaptureCore core) except -1:
+    """Forget a capture that was entered and dropped; the stream goes on capturing."""
+    global captures_open
+    warn(f"a capture of {core.runtime!r} was entered and dropped, and its stream still captures: use it in a `with` "
+         "statement", ResourceWarning)
+    if captures.pop(core.ordering.state.capture, None) is not None:
+        captures_open -= 1
+    if not core.is_over:
+        core.end(True)
+    return 0
 
 
 cdef CaptureCore capture_on(cy.CUstream handle, Context context):
@@ -308,6 +397,8 @@ cdef CaptureCore capture_on(cy.CUstream handle, Context context):
         if not enter_context(context.handle, &scope, &ignored):
             capture_of(handle, &capture, &ignored)      # what fails here fails on entry, too
             leave_context(&scope)
+    if capture == <uint64_t>SPOILT_CAPTURE:             # its core says so
+        return next((each for each in captures.values() if <size_t>handle in (<CaptureCore>each).members), None)
     return captures.get(capture)
 
 
@@ -337,12 +428,15 @@ cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consum
     """Let unrecorded work of a consumer follow on its stream, if the use that exports the block is inside a capture."""
     cdef CaptureCore core
     cdef StandIn stand_in
+    cdef StreamOutside outside
     if not is_in_capture(recorder):
         return 0
     core = <CaptureCore>recorder.runtime
     stand_in = core.stand_ins[block.generation]
-    stand_in.streams.push_back(<size_t>consumer.state.handle)
-    return core.allow_on(stand_in, <size_t>consumer.state.handle)
+    outside.handle = <size_t>consumer.state.handle
+    outside.is_home = outside.lives = False
+    stand_in.streams.push_back(outside)
+    return core.meet(stand_in)
 
 
 cdef Stream captured(Stream stream):
@@ -350,7 +444,7 @@ cdef Stream captured(Stream stream):
     if stream.state == NULL or stream.state.remote:
         return stream
     cdef CaptureCore core = capture_on(stream.state.handle, stream.ordering.context)
-    return core.member(stream.state.handle, stream) if core is not None else stream
+    return core.entered(stream.state.handle, stream) if core is not None else stream
 
 
 cdef Stream captured_foreign(object what):
@@ -361,5 +455,5 @@ cdef Stream captured_foreign(object what):
     for context in {each.ordering.context for each in captures.values()}:
         core = capture_on(handle, context)
         if core is not None:
-            return core.member(handle, None)
+            return core.entered(handle, None)
     return None

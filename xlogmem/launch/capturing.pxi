@@ -1,13 +1,22 @@
 # `capture` and `capturing`: a capture begins with its core, and ends with its graph.
 
 from xlogmem._core cimport drain_if_abandoned
-from xlogmem._driver cimport LEGACY, begin_capture, end_capture, graph_destroy, graph_instantiate
+from xlogmem._driver cimport (
+    LEGACY,
+    SPOILT_CAPTURE,
+    begin_capture,
+    end_capture,
+    graph_destroy,
+    graph_instantiate,
+)
+from xlogmem.streams cimport device_of
 
 cdef dict MODES = {"global": cy.CU_STREAM_CAPTURE_MODE_GLOBAL, "thread_local": cy.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                    "relaxed": cy.CU_STREAM_CAPTURE_MODE_RELAXED}
 
 
 @cython.final
+@cython.no_gc_clear                         # __dealloc__ needs the core
 cdef class Capture:
     """The context manager that `capture` and `capturing` return."""
     cdef object stream
@@ -21,6 +30,11 @@ cdef class Capture:
 
     def __init__(self):
         raise TypeError("captures are made by xlogmem.capture(stream) and xlogmem.capturing(stream)")
+
+    def __dealloc__(self):
+        """Leave a capture that was entered and dropped to the next call that needs memory."""
+        if self.core is not None and not process_is_closing():
+            leave_dropped((self.core,), NULL, self.core.ordering.context.handle)
 
     def __enter__(self):
         global captures_open
@@ -36,8 +50,12 @@ cdef class Capture:
         elif known is not None and core_of(known) is not runtime:
             raise StreamMisuseError(f"{known!r} belongs to another runtime than {runtime!r}")
         self.core = make_capture_core(runtime, self.mode is None)
+        try:
+            self.begin_on_device()
+        except BaseException:
+            self.core = None
+            raise
         self.graph = Graph.__new__(Graph)
-        self.begin_on_device()
         self.core.ordering.state.capture = self.number
         captures[self.number] = self.core
         captures_open += 1
@@ -53,7 +71,8 @@ cdef class Capture:
         cdef cy.CUcontext context = self.core.ordering.context.handle
         cdef cy.CUstreamCaptureMode mode = MODES[self.mode] if self.mode is not None else <cy.CUstreamCaptureMode>0
         cdef bint begins = self.mode is not None
-        cdef Failure failure
+        cdef cy.CUgraph graph = NULL
+        cdef Failure failure, ignored
         cdef Scope scope
         cdef int failed
         with nogil:
@@ -61,12 +80,19 @@ cdef class Capture:
             if not failed:
                 failed = capture_of(self.handle, &self.number, &failure)
                 if not failed and begins and self.number == 0:
-                    failed = (begin_capture(self.handle, mode, &failure)
-                              or capture_of(self.handle, &self.number, &failure))
                     begins = False
+                    failed = begin_capture(self.handle, mode, &failure)
+                    if not failed and capture_of(self.handle, &self.number, &failure):
+                        failed = 1
+                        end_capture(self.handle, &graph, &ignored)
+                        if graph != NULL:
+                            graph_destroy(graph, &ignored)
                 leave_context(&scope)
         if failed:
             self.core.runtime.fail(&failure, f"beginning a capture on {self.stream!r}")
+        if self.mode is None and self.number in captures:
+            raise StreamMisuseError(f"capturing: xlogmem knows the capture of {self.stream!r} already: `use` inside it, or "
+                                    "name its memory to the first capturing(stream, read=..., write=...)")
         if begins or self.number in captures:
             raise StreamMisuseError(f"capture: {self.stream!r} takes part in a capture already. For a capture that "
                                     "another library has begun there is xlogmem.capturing(stream)")
@@ -79,8 +105,11 @@ cdef class Capture:
         """File what the other library's own work does with memory."""
         try:
             use(self.core.first(), *self.uses).__enter__().__exit__(None, None, None)
+            if self.core is None:
+                raise StreamMisuseError("this capture was left while it was entered")
         except BaseException:
-            self.end(True)
+            if self.core is not None:
+                self.end(True)
             raise
         for item in self.core.stand_ins.values():
             (<StandIn>item).is_named = True
@@ -120,18 +149,19 @@ cdef class Capture:
         cdef uint64_t number = self.number
         cdef cy.CUgraph graph = NULL
         cdef cy.CUgraphExec executable = NULL
-        cdef int refused
+        cdef int refused, entered
         with nogil:
-            refused = enter_context(context, &scope, &failure)
-            if not refused:
-                if is_own:
+            entered = not enter_context(context, &scope, &failure)
+            refused = capture_of(self.handle, &number, &failure)
+            if number in (0, self.number, <uint64_t>SPOILT_CAPTURE):    # else the program has ended it, and has begun another one
+                if is_own:                              # if it was spoilt, too
                     refused = end_capture(self.handle, &graph, &failure)
-                else:
-                    refused = capture_of(self.handle, &number, &failure)
+                    number = self.number
                 if graph != NULL:
                     if not failed and not refused:
                         refused = graph_instantiate(graph, &executable, &failure)
                     graph_destroy(graph, &ignored)
+            if entered:
                 leave_context(&scope)
         if captures.pop(self.number, None) is not None:
             captures_open -= 1
@@ -141,8 +171,8 @@ cdef class Capture:
         if refused and not failed:
             self.graph.runtime.fail(&failure, f"ending the capture on {self.stream!r}")
         if number != self.number and not failed:
-            raise StreamMisuseError(f"capturing: the capture on {self.stream!r} ended, or was spoilt, before this "
-                                    "`with` statement did: put it inside that of the library's capture")
+            raise StreamMisuseError(f"the capture on {self.stream!r} ended, or was spoilt, before this "
+                                    "`with` statement did: leave it before the capture ends")
         return 0
 
 

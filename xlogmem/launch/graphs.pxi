@@ -15,7 +15,7 @@ from xlogmem.blocks cimport Export, release_export
 cdef cppclass DroppedGraph:
     # What a graph that was dropped leaves to the next call that needs memory.
     Export released
-    PyObject* held              # a tuple of `Held`
+    PyObject* held              # a tuple of `Held`, or of the core of a capture
     cy.CUgraphExec executable
     cy.CUcontext context
 
@@ -55,18 +55,8 @@ cdef class Graph:
         raise TypeError("graphs are made by xlogmem.capture(stream) and xlogmem.capturing(stream)")
 
     def __dealloc__(self):
-        cdef DroppedGraph* dropped
-        if self.held is None or process_is_closing():
-            return
-        dropped = make_new[DroppedGraph]()
-        dropped.released.block = NULL
-        dropped.released.shell = dropped
-        dropped.released.destroy = end_dropped
-        dropped.held = <PyObject*>self.held
-        Py_INCREF(self.held)
-        dropped.executable = self.executable
-        dropped.context = self.runtime.ordering.context.handle
-        release_export(&dropped.released)
+        if self.held is not None and not process_is_closing():
+            leave_dropped(self.held, self.executable, self.runtime.ordering.context.handle)
 
     def __reduce__(self):
         raise TypeError("a graph cannot be copied: it holds memory")
@@ -91,27 +81,26 @@ cdef class Graph:
         cdef CaptureCore core = self.core
         cdef Stream known = stream if isinstance(stream, Stream) else None
         cdef cy.CUstream handle = <cy.CUstream><size_t>known.handle if known is not None else parse(stream)
-        cdef CaptureCore other
-        cdef Stream member, first
-        cdef Failure failure
-        cdef int failed
+        cdef Stream member
         if core is None:
             raise StreamMisuseError(f"fork: the capture has ended, and this graph is {self.state}: fork inside the "
                                     "`with` statement of the capture")
         refuse_legacy(handle, "fork")
-        other = capture_on(handle, core.ordering.context)
-        if other is core:
-            core.member(handle, known)
+        device_id = known.device_id if known is not None else device_of(stream)
+        if device_id != core.device_id:
+            raise StreamMisuseError(f"fork: {stream!r} is on device {device_id}, and the capture on device "
+                                    f"{core.device_id}")
+        if takes_part(handle, core):
+            core.entered(handle, known)
             return
-        if other is not None:
-            raise StreamMisuseError(f"fork: {stream!r} takes part in another capture")
-        first = core.first()
-        member = core.member(handle, known)
         core.owners.append(stream)
-        with nogil:
-            failed = order_after_all(&core.state, member.state, first.state, &failure)
-        if failed:
-            core.fail(&failure, f"forking {stream!r}")
+        member = core.member(handle, known)
+        try:
+            core.order_after(member, core.first(), f"forking {stream!r}")
+        except BaseException:
+            core.forget(member)
+            raise
+        core.catch_up(member)
 
     cdef int begin(self, CaptureCore core) except -1:
         self.core = core
@@ -274,6 +263,8 @@ cdef class Graph:
         cdef cy.CUgraphExec executable = self.executable
         cdef Failure failure
         cdef int failed = 0
+        if self.runtime is None:
+            raise StreamMisuseError("close: this graph was never captured")
         if self.core is not None or self.launching_now:
             reason = ("it is being captured: leave the `with` statement of the capture first"
                       if self.core is not None else "another thread is launching it")
@@ -295,7 +286,28 @@ cdef class Graph:
         self.close()
 
     def __repr__(self):
+        if self.runtime is None:
+            return "<Graph that was never captured>"
         return f"<Graph of device {self.runtime.device_id}: {counted(len(self.held or ()), 'block')}, {self.state}>"
+
+
+cdef bint takes_part(cy.CUstream handle, CaptureCore core) except -1:
+    """True if a stream takes part in this capture; raises if it does in another one."""
+    cdef uint64_t capture = 0
+    cdef Failure failure
+    cdef Scope scope
+    cdef int failed
+    cdef cy.CUcontext context = core.ordering.context.handle
+    with nogil:
+        failed = enter_context(context, &scope, &failure)
+        if not failed:
+            failed = capture_of(handle, &capture, &failure)
+            leave_context(&scope)
+    if failed:
+        core.runtime.fail(&failure, "looking for the capture of a stream")
+    if capture and captures.get(capture) is not core:
+        raise StreamMisuseError(f"fork: stream {<size_t>handle:#x} takes part in another capture")
+    return capture != 0
 
 
 cdef int destroy(cy.CUgraphExec executable, cy.CUcontext context, Failure* failure) except -1:
@@ -307,6 +319,19 @@ cdef int destroy(cy.CUgraphExec executable, cy.CUcontext context, Failure* failu
             failed = executable_destroy(executable, failure)
             leave_context(&scope)
     return failed
+
+
+cdef void leave_dropped(tuple held, cy.CUgraphExec executable, cy.CUcontext context) noexcept:
+    """Leave what a graph held, or the core of a capture, to the next call that needs memory.  For finalizers."""
+    cdef DroppedGraph* dropped = make_new[DroppedGraph]()
+    dropped.released.block = NULL
+    dropped.released.shell = dropped
+    dropped.released.destroy = end_dropped
+    dropped.held = <PyObject*>held
+    Py_INCREF(held)
+    dropped.executable = executable
+    dropped.context = context
+    release_export(&dropped.released)
 
 
 cdef void end_dropped(void* shell) noexcept nogil:
@@ -323,5 +348,8 @@ cdef void end_dropped_graph(DroppedGraph* dropped) noexcept:
     if dropped.executable != NULL:
         destroy(dropped.executable, dropped.context, &ignored)
     for item in held:
-        (<Held>item).release()
+        if isinstance(item, Held):
+            (<Held>item).release()
+        else:
+            forget_capture(<CaptureCore>item)
     Py_DECREF(held)

@@ -64,6 +64,15 @@ cdef inline int queue_wait_unlocks(OrderState* order, StreamState* stream, Strea
     return failed
 
 
+cdef int order_after_itself_unlocks(OrderState* order, StreamState* stream, Failure* failure) except -1 nogil:
+    """Order a stream of a capture after its newest fence, and take its clock back to that of the fence: the handle may
+    be that of another stream by now, which is ordered after nothing."""
+    check(order.lock.held(), "the lock is held")
+    cdef Fence* fence = stream.ring.back() if not stream.ring.empty() else NULL
+    stream.clock.clear()
+    return queue_wait_unlocks(order, stream, stream, fence, failure) if fence != NULL else 0
+
+
 cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamState* source, uint64_t position,
                                Failure* failure) except -1 nogil:
     """`order_after_unlocks` for a source that may be unowned: if no fence covers the position of an unowned source, its
