@@ -44,7 +44,7 @@ cdef class Graph:
     """
     cdef Core runtime
     cdef CaptureCore core                   # while it is captured
-    cdef tuple held                         # a collector would clear a list of garbage first, and nothing were released
+    cdef tuple held                         # no list, which a collector may clear before it is released
     cdef cy.CUgraphExec executable          # NULL: another library has it
     cdef str state
     cdef int launching_now
