@@ -317,7 +317,7 @@ def test_streams_of_other_libraries_are_known_by_their_handles(x, blocks):
     a, b = blocks[:2]
     first, second = ForeignStream(), ForeignStream()
     with capture(first, runtime=x.runtime) as graph:
-        graph.fork(second)
+        graph.fork(second)                          # before anything is captured
         with use(first, write=a):
             x.work(first, (a, WRITE))
         with use(second.handle, read=a, write=b):
@@ -741,7 +741,7 @@ def test_a_fork_that_fails_leaves_the_capture_as_it_was(x, blocks, devices):
     other = devices(2)
     with capture(x.S) as graph:
         x.driver.fail("cuStreamWaitEvent")
-        with pytest.raises(DriverError, match="cuStreamWaitEvent.*forking"):
+        with pytest.raises(DriverError, match=r"cuStreamWaitEvent.*forking"):
             graph.fork(x.T)
         with pytest.raises(StreamMisuseError, match=r"on device 1, and the capture on\s+device 0"):
             graph.fork(other.streams[1][0])

@@ -82,7 +82,7 @@ cdef class CaptureCore(Core):
     cdef bint is_foreign                    # another library captures, and records none of its work
     cdef bint is_over
     cdef dict members                       # streams that take part, by their handles: the first is captured
-    cdef set living                         # those of the runtime's own: other handles may be used again
+    cdef set living                         # the first and the runtime's own: other handles may be used again
     cdef list owners                        # what keeps these streams
     cdef Stream outside                     # where memory of the graph is allocated
     cdef dict stand_ins                     # by the generation of the block
@@ -90,8 +90,8 @@ cdef class CaptureCore(Core):
 
     # ------------------------------------------------------------------------------------------ streams
     cdef Stream entered(self, cy.CUstream handle, Stream known):
-        """Return the stream of a use that begins, which the runtime knows as `known`, or not at all.  A handle of another
-        library may be that of another stream by now: it comes after the last use under this handle."""
+        """Return the stream of a use that begins, which the runtime knows as `known`, or not at all.  A handle of
+        another library may be that of another stream by now: it comes after the last use under this handle."""
         cdef Stream stream = self.members.get(<size_t>handle)
         cdef Failure failure
         cdef int failed
@@ -129,10 +129,10 @@ cdef class CaptureCore(Core):
             return self.members[<size_t>handle]
         stream = handle_of(self.ordering, state)
         stream.core = self
-        self.members[<size_t>handle] = stream
-        if known is not None and not known.state.driver_id:
+        if not self.members or (known is not None and not known.state.driver_id):
             self.living.add(<size_t>handle)
             self.owners.append(known)
+        self.members[<size_t>handle] = stream
         for item in list(self.stand_ins.values()):
             self.allow_on(<StandIn>item, <size_t>handle)
         return stream
@@ -290,9 +290,9 @@ cdef class CaptureCore(Core):
         cdef StandIn block = self.blocks.get(failure.generation)
         self.refuse_over()
         if failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING):
-            raise StreamMisuseError(f"{where}{what}: the capture was spoilt by a call that CUDA does not allow in one, such "
-                                    "as a wait for the stream, or a stream that takes part was destroyed: capture again "
-                                    "without it")
+            raise StreamMisuseError(f"{where}{what}: the capture was spoilt by a call that CUDA does not allow in one, "
+                                    "such as a wait for the stream, or a stream that takes part was destroyed: capture "
+                                    "again without it")
         if block is not None:
             failure.generation = block.held.block.generation
         return self.runtime.fail(failure, what, where)

@@ -91,8 +91,8 @@ cdef class Capture:
         if failed:
             self.core.runtime.fail(&failure, f"beginning a capture on {self.stream!r}")
         if self.mode is None and self.number in captures:
-            raise StreamMisuseError(f"capturing: xlogmem knows the capture of {self.stream!r} already: `use` inside it, or "
-                                    "name its memory to the first capturing(stream, read=..., write=...)")
+            raise StreamMisuseError(f"capturing: xlogmem knows the capture of {self.stream!r} already: `use` inside, "
+                                    "or name its memory to the first capturing(stream, read=..., write=...)")
         if begins or self.number in captures:
             raise StreamMisuseError(f"capture: {self.stream!r} takes part in a capture already. For a capture that "
                                     "another library has begun there is xlogmem.capturing(stream)")
@@ -124,8 +124,8 @@ cdef class Capture:
             with nogil:
                 drain_if_abandoned(&self.core.state)    # uses that were dropped are filed
             if not failed and self.core.has_open_window():
-                raise StreamMisuseError("a use is still open in this capture: leave it before the capture ends. No graph "
-                                        "was made")
+                raise StreamMisuseError("a use is still open in this capture: leave it before the capture ends. No "
+                                        "graph was made")
             if not failed:
                 self.core.join_all()
         except BaseException as problem:                # the capture ends all the same
@@ -153,7 +153,7 @@ cdef class Capture:
         with nogil:
             entered = not enter_context(context, &scope, &failure)
             refused = capture_of(self.handle, &number, &failure)
-            if number in (0, self.number, <uint64_t>SPOILT_CAPTURE):    # else the program has ended it, and has begun another one
+            if number in (0, self.number, <uint64_t>SPOILT_CAPTURE):    # else the program has begun another one
                 if is_own:                              # if it was spoilt, too
                     refused = end_capture(self.handle, &graph, &failure)
                     number = self.number

@@ -126,7 +126,6 @@ def join_graph(world: World, rng: Random) -> None:
         if joined:
             with world.lock:
                 capture.members.append(stream)
-                capture.join(stream, by or capture.first)
         else:
             capture.failed = True                       # perhaps half of it was done: the capture is given up
 
@@ -191,7 +190,7 @@ def hide_in_graph(world: World, rng: Random) -> None:
 def may_hide(world: World, capture: GraphCapture, item: CapturedItem, stream: ProgramStream) -> bool:
     if item.last_opaque and item.last_opaque == (stream, stream.registration) and stream.discipline == "opaque":
         return True
-    if item.quiet or item.awaits_handback or stream in item.late or stream in capture.unnamed:
+    if item.quiet or item.awaits_handback or stream in capture.unnamed:
         return False
     if any(export.stream is stream and export.is_there and export in (*item.of.exports, *item.of.interfaces)
            for export in item.consumers):
@@ -302,26 +301,23 @@ def check_uses(world: World, capture: GraphCapture, graph: Graph, uses: list[Gra
 
 def may_be_written(capture: GraphCapture, item: CapturedItem) -> bool:
     """By work that is not recorded."""
-    return (item.written_by_graph or bool(item.consumers) or item.of.quiet
+    return (bool(item.consumers) or item.of.quiet
             or any(stream in capture.words for stream in (item.of.home, item.of.stream, *item.homes)))
 
 
 # ---------------------------------------------------------------------------------------------- launches
 @step
 def launch_graph(world: World, rng: Random) -> None:
-    """On any stream, also of a capture, whose graph has this one then.  By the program's own call, or by xlogmem."""
+    """On any stream that takes part in no capture.  By the program's own call, or by xlogmem."""
     graph = choose_graph(world, rng)
-    stream = world.enter_stream_anywhere(rng)
+    stream = world.enter_stream(rng)
     graph.busy = True
     claims: list[Claim] = []
     try:
-        capture = stream.capture
-        if graph.device != stream.device or (capture is not None and graph.launched):
+        if graph.device != stream.device:
             raise NothingToDo
-        bring_needs(world, rng, graph, capture)
+        bring_needs(world, rng, graph)
         claims = claim_launch(world, graph, stream)
-        graph.launched = True
-        graph.nested = capture is not None
         window = launch(world, rng, graph, stream, claims)
     except BaseException as error:
         world.end_claims(stream, claims, launched=False)
@@ -330,9 +326,6 @@ def launch_graph(world: World, rng: Random) -> None:
         raise
     finally:
         graph.busy = False
-    if capture is not None:
-        for use in graph.uses:
-            capture.items[use.item].written_by_graph |= use.item.id in graph.graph.writes
     if window.recorder is not None and len(world.windows) < 7 and rng.random() < .3:
         with world.lock:
             world.windows.append(window)
@@ -341,30 +334,19 @@ def launch_graph(world: World, rng: Random) -> None:
 
 
 def choose_graph(world: World, rng: Random) -> ProgramGraph:
-    choice = [graph for graph in world.graphs if not graph.busy and not graph.nested]
+    choice = [graph for graph in world.graphs if not graph.busy]
     if not choice:
         raise NothingToDo
     return rng.choice(choice)
 
 
-def item_for(world: World, use: GraphUse, capture: GraphCapture | None) -> Item:
-    """The item that a launch touches; what it needs is what untouched parts have in a capture."""
-    if capture is None:
-        return use.item
-    item = world.item_in(capture, use.item)
-    for i, value in use.needs.items():
-        if item.untouched(i):
-            item.parts[i].value = value
-    return item
-
-
-def bring_needs(world: World, rng: Random, graph: ProgramGraph, capture: GraphCapture | None) -> None:
+def bring_needs(world: World, rng: Random, graph: ProgramGraph) -> None:
     """Write what the graph needs, where it is not."""
     writes: list[tuple[Item, dict[int, int]]] = []
     with world.lock:
         for use in graph.uses:
-            item = item_for(world, use, capture)
-            if is_taken(use, item):
+            item = use.item
+            if is_taken(use):
                 raise NothingToDo
             missing = {i: value for i, value in use.needs.items() if item.parts[i].value != value}
             if missing:
@@ -373,8 +355,7 @@ def bring_needs(world: World, rng: Random, graph: ProgramGraph, capture: GraphCa
                 writes.append((item, missing))
         if not writes:
             return
-        stream = world.enter_stream(rng) if capture is None else rng.choice(capture.members)
-        stream.busy += capture is not None
+        stream = world.enter_stream(rng)
         claims = [world.open_claim(item, stream, WRITE, list(values), list(values.values()))
                   for item, values in writes]
     window = record_window(world, rng, stream, claims)
@@ -383,20 +364,21 @@ def bring_needs(world: World, rng: Random, graph: ProgramGraph, capture: GraphCa
     finish_window(world, window, "commit")
 
 
-def is_taken(use: GraphUse, item: Item) -> bool:
+def is_taken(use: GraphUse) -> bool:
     """True if another use forbids the launch."""
-    return (any(item.parts[i].writer for i in use.needs)
-            or any(item.parts[i].writer or item.parts[i].readers for i in use.gives))
+    parts = use.item.parts
+    return (any(parts[i].writer for i in use.needs)
+            or any(parts[i].writer or parts[i].readers for i in use.gives))
 
 
 def claim_launch(world: World, graph: ProgramGraph, stream: ProgramStream) -> list[Claim]:
     claims = []
     with world.lock:
-        items = [(use, item_for(world, use, stream.capture)) for use in graph.uses]
-        if any(is_taken(use, item) or any(item.parts[i].value != value for i, value in use.needs.items())
-               for use, item in items):
+        if any(is_taken(use) or any(use.item.parts[i].value != value for i, value in use.needs.items())
+               for use in graph.uses):
             raise NothingToDo                           # another step came between
-        for use, item in items:
+        for use in graph.uses:
+            item = use.item
             for access, parts in use.accesses():
                 if parts or access == READ:             # it is a use in any case
                     claims.append(world.open_claim(item, stream, access, list(parts), list(parts.values())))
@@ -407,18 +389,16 @@ def claim_launch(world: World, graph: ProgramGraph, stream: ProgramStream) -> li
 def launch(world: World, rng: Random, graph: ProgramGraph, stream: ProgramStream, claims: list[Claim]) -> Window:
     executable = graph.executable or (graph.graph.handle if rng.random() < .4 else 0)
     argument = world.argument(stream, rng)
-    if stream.capture is None:
-        world.ready_for_work(stream)
+    world.ready_for_work(stream)
     recorder = None
     with world.context(stream.device):
         world.say((f"with {graph}.launching({stream}): " if executable else f"{graph}.launch({stream})  # ")
                   + describe(claims))
-        with world.no_refusal_in(stream.capture):
-            if not executable:
-                graph.graph.launch(argument)
-            elif world.protect:
-                recorder = graph.graph.launching(argument)
-                recorder.preflight()
+        if not executable:
+            graph.graph.launch(argument)
+        elif world.protect:
+            recorder = graph.graph.launching(argument)
+            recorder.preflight()
         if executable:
             sure(cuda.cuGraphLaunch, executable, stream.handle)
     return Window(recorder, stream, claims, "all")
@@ -451,7 +431,7 @@ def drop_graph(world: World, rng: Random) -> None:
     if rng.random() < .3:
         cycle: list[Any] = [graph.graph]
         cycle.append(cycle)
-    graph.graph = None
+    del graph.graph
     destroy(graph)
 
 

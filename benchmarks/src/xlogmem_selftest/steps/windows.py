@@ -69,7 +69,6 @@ def record_window(world: World, rng: Random, stream: ProgramStream, claims: list
         raise
     with world.lock:
         if stream.capture is not None and stream in stream.capture.unnamed:
-            stream.capture.join(stream, stream)
             stream.capture.unnamed.discard(stream)
         for claim in claims:
             claim.item.last_opaque = None

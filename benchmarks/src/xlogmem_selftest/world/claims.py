@@ -104,8 +104,6 @@ class Claims(Blocks):
         claim = self.claim_parts(item, access, parts, values)
         item.open += 1
         item.elsewhere += stream is not item.stream
-        if isinstance(item, CapturedItem):
-            item.users.add(stream)
         return claim
 
     def item_in(self, capture: GraphCapture, item: Item) -> CapturedItem:

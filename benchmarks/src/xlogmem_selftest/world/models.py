@@ -113,10 +113,7 @@ class CapturedItem(Item):
         self.quiet = self.awaits_handback = False
         self.last_opaque = None
         self.named: str | None = None       # the access with which `capturing` names it
-        self.written_by_graph = False       # perhaps, in a launch
         self.homes = item.home, item.stream             # where new memory may have been filled
-        self.users: set[ProgramStream] = set()
-        self.late: set[ProgramStream] = set()           # that joined later, and come not after all uses before
         self.consumers = [export for export in (*item.exports, *item.interfaces) if export.is_there]
         self.needs: dict[int, int] = {}     # by part: the value that the graph has to find
         self.gives: dict[int, int] = {}     # ... and the value that it leaves
@@ -145,10 +142,6 @@ class CapturedItem(Item):
             self.gives[i] = value
         super().launched(i, access, value)
 
-    def untouched(self, i: int) -> bool:
-        part = self.parts[i]
-        return not (part.readers or part.writer or i in self.needs or i in self.gives)
-
 
 class GraphCapture:
     """A capture of a graph, by xlogmem or, if it `is_foreign`, by the driver.  `members` are the streams that take part
@@ -164,12 +157,6 @@ class GraphCapture:
         self.graph: Graph | None = None
         self.failed = False                 # ... on purpose, or by a call of the driver
         self.end: Callable[[GraphCapture], None]
-
-    def join(self, stream: ProgramStream, by: ProgramStream) -> None:
-        """A stream takes part that comes after `by` alone: unrecorded work there has to come before other uses."""
-        for item in self.items.values():
-            if item.users - {stream, by}:
-                item.late.add(stream)
 
     def __repr__(self) -> str:
         return f"G{self.number}"
@@ -194,8 +181,6 @@ class ProgramGraph:
     def __init__(self, capture: GraphCapture, graph: Graph, executable: int, uses: list[GraphUse]) -> None:
         self.number, self.device, self.graph = capture.number, capture.first.device, graph
         self.executable, self.uses = executable, uses
-        self.launched = False
-        self.nested = False                 # in another one: launches of both could overlap, but count in one word
         self.busy = False
 
     def __repr__(self) -> str:
