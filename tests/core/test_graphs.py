@@ -4,6 +4,7 @@ from __future__ import annotations
 import copy
 import gc
 import threading
+import weakref
 from typing import Any
 
 import numpy
@@ -655,6 +656,31 @@ def test_memory_that_only_a_use_names_counts_as_written_in_a_capture_of_another_
     assert {block.generation for block in graph.writes} == {a.generation}
     assert {block.generation for block in graph.reads} == {b.generation}
     graph.close()
+
+
+class Array:
+    """Of another library, which has the last handle of a block."""
+
+    def __init__(self, block: Any) -> None:
+        self.block = block
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {"shape": (512,), "typestr": "|u1", "data": (self.block.ptr, False), "version": 3}
+
+
+def test_what_capturing_names_is_held_and_not_the_object(x):
+    """Arrays that are dropped inside are the graph's, of which `enable` does not warn then."""
+    array = Array(x.alloc(x.S))
+    there = weakref.ref(array)
+    with Capture(x.S), capturing(x.S, write=array) as graph:
+        del array
+        gc.collect()
+        assert there() is None
+        assert x.runtime.live_bytes == 512
+    assert len(graph.writes) == 1
+    graph.close()
+    assert x.runtime.live_bytes == 0
 
 
 # ---------------------------------------------------------------------------------------------- refusals

@@ -102,9 +102,11 @@ cdef class Capture:
         return 0
 
     cdef int name_uses(self) except -1:
-        """File what the other library's own work does with memory."""
+        """File what the other library's own work does with memory.  The arguments are not held: the graph has it."""
+        cdef tuple uses = self.uses
+        self.uses = None
         try:
-            use(self.core.first(), *self.uses).__enter__().__exit__(None, None, None)
+            use(self.core.first(), *uses).__enter__().__exit__(None, None, None)
             if self.core is None:
                 raise StreamMisuseError("this capture was left while it was entered")
         except BaseException:
