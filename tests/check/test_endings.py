@@ -139,12 +139,11 @@ def test_what_ends_the_check_ends_the_program(tmp_path, clean_environment, comma
     SIGHUP under nohup."""
     number = signal.Signals[name]
     words = command(f"{BROKEN}\nimport time\nopen('ready', 'w').close()\ntime.sleep({3 if ignored else 100})\n")
-    before = signal.signal(number, signal.SIG_IGN) if ignored else None
+    before = signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)  # under nohup, too
     try:
         program = subprocess.Popen(words, cwd=tmp_path, env=clean_environment, stderr=subprocess.PIPE, text=True)
     finally:
-        if ignored:
-            signal.signal(number, before)
+        signal.signal(number, before)
     while not (tmp_path / "ready").exists():
         assert program.poll() is None
         time.sleep(0.05)
