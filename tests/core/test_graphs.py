@@ -314,6 +314,33 @@ def test_a_stream_that_is_destroyed_inside_is_not_touched(x, blocks):
     graph.close()
 
 
+def test_a_handle_may_be_that_of_another_stream_by_now(x, blocks):
+    """Which is ordered after nothing that the former one was ordered after."""
+    a = blocks[0]
+    former = check(cuda.cuStreamCreate(1))
+    made = [former]
+    with capture(x.S) as graph:
+        graph.fork(x.T)
+        join_by_event(x.S, at(int(former)))
+        x.use(x.S, (a, WRITE))
+        with use(int(former), read=a):              # waits for the write
+            x.work(at(int(former)), (a, READ))
+        join_by_event(at(int(former)), x.S)
+        check(cuda.cuStreamDestroy(made.pop()))
+        while not made or int(made[-1]) != int(former):
+            made.append(check(cuda.cuStreamCreate(1)))
+            assert len(made) < 100
+        join_by_event(x.T, at(int(former)))
+        with use(int(former), read=a):
+            x.work(at(int(former)), (a, READ))
+        join_by_event(at(int(former)), x.S)
+    graph.launch(x.U)
+    assert x.driver.races() == []
+    graph.close()
+    for stream in made:
+        check(cuda.cuStreamDestroy(stream))
+
+
 def test_streams_of_other_libraries_are_known_by_their_handles(x, blocks):
     a, b = blocks[:2]
     first, second = ForeignStream(), ForeignStream()
@@ -613,6 +640,10 @@ def test_many_captures_leave_nothing(x, blocks):
         graph.close()
     x.runtime.synchronize()
     assert x.runtime.live_bytes == 3 * 512
+    gc.collect()
+    before = x.driver.calls("cuCtxSynchronize")
+    DeviceRuntime()                                 # which waits for what ended runtimes have left
+    assert x.driver.calls("cuCtxSynchronize") == before
 
 
 # ---------------------------------------------------------------------------------------------- other libraries
