@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from checked_libraries import line_with, needs
+from checked_libraries import check_wait_and_repair, check_wait_and_repair_in_cupy, needs
 from closed_libraries import BEGIN
 
 import xlogmem.check.cudart
@@ -35,13 +35,7 @@ ok(gemm(x, y, z))                                                   # the second
 
 @pytest.mark.parametrize(("pair", "program"), RACES.items(), ids=RACES)
 def test_the_missing_wait_is_found_and_its_repair_is_silent(checked, pair, program):
-    run = checked(BEGIN + program)
-    assert run.pairs == [(pair, True)], run.stderr
-    for which in ("first", "second"):
-        lines = [frame["line"] for frame in run.findings[0][which]["stack"]]
-        assert line_with(BEGIN + program, f"# the {which}") in lines, run.stderr
-    run = checked(BEGIN + program, "fixed")
-    assert (run.returncode, run.pairs) == (0, []), run.stderr
+    check_wait_and_repair(checked, BEGIN + program, pair)
 
 
 def test_panels_side_by_side_are_apart(checked):
@@ -325,14 +319,7 @@ def wait():
 @pytest.mark.parametrize("program", CUPY_RACES.values(), ids=CUPY_RACES)
 def test_races_with_cupys_calls_of_libraries(checked, program):
     end = "\nwait()\na.synchronize()\nb.synchronize()\n"
-    run = checked(CUPY + program + end)
-    assert run.pairs, run.stderr
-    assert set(run.pairs) == {("write/read", True)}, run.stderr
-    for which in ("first", "second"):
-        lines = [frame["line"] for frame in run.findings[0][which]["stack"] if frame["file"].endswith("program.py")]
-        assert lines[0] == line_with(CUPY + program, f"# the {which}"), run.stderr
-    run = checked(CUPY + program + end, "fixed")
-    assert (run.returncode, run.pairs) == (0, []), run.stderr
+    check_wait_and_repair_in_cupy(checked, CUPY + program + end, "write/read")
 
 
 @needs("cupy", "nvidia.cuda_nvrtc")

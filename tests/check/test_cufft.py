@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from checked_libraries import line_with, needs
+from checked_libraries import check_wait_and_repair, check_wait_and_repair_in_cupy, needs
 from closed_libraries import BEGIN
 
 import xlogmem.check.cudart
@@ -59,23 +59,13 @@ run("R2C", second, x, q)                                    # the second
 }
 
 
-def check_scene(checked, program, pair):
-    run = checked(program)
-    assert run.pairs == [(pair, True)], run.stderr
-    for which in ("first", "second"):
-        lines = [frame["line"] for frame in run.findings[0][which]["stack"]]
-        assert line_with(program, f"# the {which}") in lines, run.stderr
-    run = checked(program, "fixed")
-    assert (run.returncode, run.pairs) == (0, []), run.stderr
-
-
 @pytest.mark.parametrize(("pair", "program"), SCENES.items(), ids=SCENES)
 def test_the_missing_wait_is_found_and_its_repair_is_silent(checked, pair, program):
-    check_scene(checked, BEGIN + program, pair)
+    check_wait_and_repair(checked, BEGIN + program, pair)
 
 
 def test_a_transform_to_real_numbers_overwrites_its_input(checked):
-    check_scene(checked, BEGIN + """
+    check_wait_and_repair(checked, BEGIN + """
 first, second = (made("1d", 64, C2R, 1, stream=stream) for stream in streams)
 run("C2R", first, p, x)                                     # the first
 wait()
@@ -89,7 +79,7 @@ ok(cufft.cufftSetWorkArea(first, given))
 """], ids=["its own", "the program's"])
 def test_a_plan_has_one_work_area(checked, area):
     """... so a transform in it has to wait for the one before, whatever they transform."""
-    check_scene(checked, BEGIN + """
+    check_wait_and_repair(checked, BEGIN + """
 big, other = (device(random(5000, "F")) for _ in range(2))
 first = made("1d", 5000, C2C, 1, stream=streams[0])
 """ + area + """
@@ -347,13 +337,7 @@ with b:
 @pytest.mark.parametrize(("pair", "program"), CUPY_RACES.values(), ids=CUPY_RACES)
 def test_races_with_cupys_transforms(checked, pair, program):
     end = "\nwait()\na.synchronize()\nb.synchronize()\n"
-    run = checked(CUPY + program + end)
-    assert set(run.pairs) == {(pair, True)}, run.stderr
-    for which in ("first", "second"):
-        lines = [frame["line"] for frame in run.findings[0][which]["stack"] if frame["file"].endswith("program.py")]
-        assert lines[0] == line_with(CUPY + program, f"# the {which}"), run.stderr
-    run = checked(CUPY + program + end, "fixed")
-    assert (run.returncode, run.pairs) == (0, []), run.stderr
+    check_wait_and_repair_in_cupy(checked, CUPY + program + end, pair)
 
 
 @needs("cupy", "nvidia.cuda_nvrtc")

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from checked_libraries import line_with, needs
+from checked_libraries import check_wait_and_repair, check_wait_and_repair_in_cupy, needs
 from closed_libraries import BEGIN
 
 import xlogmem.check.cudart
@@ -57,14 +57,7 @@ SCENES = {
 
 @pytest.mark.parametrize(("pair", "program"), SCENES.values(), ids=SCENES)
 def test_the_missing_wait_is_found_and_its_repair_is_silent(checked, pair, program):
-    program = BEGIN + program
-    run = checked(program)
-    assert run.pairs == [(pair, True)], run.stderr
-    for which in ("first", "second"):
-        lines = [frame["line"] for frame in run.findings[0][which]["stack"]]
-        assert line_with(program, f"# the {which}") in lines, run.stderr
-    run = checked(program, "fixed")
-    assert (run.returncode, run.pairs) == (0, []), run.stderr
+    check_wait_and_repair(checked, BEGIN + program, pair)
 
 
 def test_two_triangles_are_apart(checked):
@@ -213,13 +206,7 @@ with b:
 @pytest.mark.parametrize("call", ["svd(x, compute_uv=False)", "cholesky(x)", "solve(x, x[0])", "qr(x)", "eigh(x)"])
 def test_races_with_cupys_linear_algebra(checked, call):
     program = CUPY.replace("CALL", f"cupy.linalg.{call}".ljust(11))
-    run = checked(program)
-    assert set(run.pairs) == {("write/read", True)}, run.stderr
-    for which in ("first", "second"):
-        lines = [frame["line"] for frame in run.findings[0][which]["stack"] if frame["file"].endswith("program.py")]
-        assert lines[0] == line_with(program, f"# the {which}"), run.stderr
-    run = checked(program, "fixed")
-    assert (run.returncode, run.pairs) == (0, []), run.stderr
+    check_wait_and_repair_in_cupy(checked, program, "write/read")
 
 
 @needs("cupy", "nvidia.cuda_nvrtc")

@@ -51,6 +51,12 @@ def blocks(x):
         made.pop().close()
 
 
+def take_races(x: Any) -> list[str]:
+    found = x.driver.races()
+    x.driver.clear_races()
+    return found
+
+
 def raw_launch(graph: Graph, stream: Any) -> None:
     check(cuda.cuGraphLaunch(cuda.CUgraphExec(graph.handle), stream.handle))
 
@@ -83,8 +89,7 @@ def test_uses_inside_come_after_one_another(x, blocks, first, then, recorded):
             x.work(x.T, (a, then))
     with graph.launching(x.U):
         raw_launch(graph, x.U)
-    found = x.driver.races()
-    x.driver.clear_races()
+    found = take_races(x)
     assert bool(found) is not recorded, found
     graph.close()
 
@@ -118,8 +123,7 @@ def test_unrecorded_fills_of_new_memory_inside_come_first(x, fresh):
         x.work(x.S, (block, WRITE))
         x.use(x.T, (block, READ))
     graph.launch(x.U)
-    found = x.driver.races()
-    x.driver.clear_races()
+    found = take_races(x)
     assert bool(found) is not fresh, found
     graph.close()
     block.free()
@@ -180,8 +184,7 @@ def test_a_consumer_inside_works_without_a_record(x, exported):
             x.kernels.add(x.T.handle, buffer.ptr, 1, 1)
         x.kernels.add(x.S.handle, buffer.ptr, 1, 1)
     graph.launch(x.U)
-    found = x.driver.races()
-    x.driver.clear_races()
+    found = take_races(x)
     assert bool(found) is not exported, found
     graph.close()
     x.runtime.synchronize()
@@ -369,8 +372,7 @@ def test_a_launch_comes_after_former_uses_and_before_later_ones(x, blocks, recor
     launch(x.T)
     x.use(x.V, (a, WRITE))
     check(cuda.cuCtxSynchronize())
-    found = x.driver.races()
-    x.driver.clear_races()
+    found = take_races(x)
     assert bool(found) is not recorded, found
     graph.close()
 
@@ -518,8 +520,7 @@ def test_a_free_comes_after_the_last_launch(x):
             raw_launch(graph, x.T)
         block.free()
         graph.close()
-        found = x.driver.races()
-        x.driver.clear_races()
+        found = take_races(x)
         assert bool(found) is not recorded, found
         x.runtime.synchronize()
 
@@ -559,8 +560,7 @@ def test_memory_that_is_allocated_inside_is_the_graphs(x, blocks, recorded):
     for stream in (x.U, x.V, x.S):
         graph.launch(stream)
         x.use(x.T, (other, READ))
-    found = x.driver.races()
-    x.driver.clear_races()
+    found = take_races(x)
     assert bool(found) is not recorded, found
     x.runtime.reap_pending()
     assert x.runtime.live_bytes == 5 * 512
@@ -669,8 +669,7 @@ def test_a_capture_of_another_library_holds_and_orders_what_is_named(x, blocks, 
         with graph.launching(where):
             check(cuda.cuGraphLaunch(executable, where.handle))
     x.use(x.S, (b, READ))
-    found = x.driver.races()
-    x.driver.clear_races()
+    found = take_races(x)
     assert bool(found) is not recorded, found
     assert graph.handle == 0
     with pytest.raises(StreamMisuseError, match=r"graph.launching\(stream\)"):

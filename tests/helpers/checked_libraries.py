@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,3 +34,29 @@ def is_here(library: str) -> bool:
 
 def line_with(program: str, text: str) -> int:
     return next(number for number, line in enumerate(program.splitlines(), 1) if text in line)
+
+
+def check_wait_and_repair(checked: Callable[..., Any], program: str, pair: str) -> None:
+    """The only finding has the lines "# the first" and "# the second"; the repaired program has none."""
+    run = checked(program)
+    assert run.pairs == [(pair, True)], run.stderr
+    for which in ("first", "second"):
+        lines = [frame["line"] for frame in run.findings[0][which]["stack"]]
+        assert line_with(program, f"# the {which}") in lines, run.stderr
+    check_repaired(checked, program)
+
+
+def check_wait_and_repair_in_cupy(checked: Callable[..., Any], program: str, pair: str) -> None:
+    """CuPy may make several launches in a line, which is the program's innermost one."""
+    run = checked(program)
+    assert run.pairs, run.stderr
+    assert set(run.pairs) == {(pair, True)}, run.stderr
+    for which in ("first", "second"):
+        lines = [frame["line"] for frame in run.findings[0][which]["stack"] if frame["file"].endswith("program.py")]
+        assert lines[0] == line_with(program, f"# the {which}"), run.stderr
+    check_repaired(checked, program)
+
+
+def check_repaired(checked: Callable[..., Any], program: str) -> None:
+    run = checked(program, "fixed")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
