@@ -1,5 +1,6 @@
 # Who may touch which memory: blocks, windows, frees.  _core.pyx explains it.
 
+from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from xlogmem._base.cpp cimport atomic, few, first_of_line, flag, unlikely, vector
@@ -183,6 +184,17 @@ cdef struct Request:
     uint32_t slot
     uint32_t access
     uint64_t generation
+
+
+cdef enum:
+    NOT_READY = -0x40000000     # as the number of launches of a graph
+
+
+cdef cppclass GraphState:
+    # What a launch of a graph needs; it stays as it is while one is under way.
+    vector[Request] requests
+    cy.CUgraphExec executable           # NULL: another library has it
+    atomic[int] launching               # launches that are under way; less than 0: the graph is not ready, or closed
 
 
 cdef struct Use:
@@ -493,6 +505,9 @@ cdef int order_after_all(CoreState* core, StreamState* stream, StreamState* sour
                          Failure* failure) except -1 nogil
 cdef int order_after_itself(CoreState* core, StreamState* stream, Failure* failure) except -1 nogil
 cdef void end_order(CoreState* core) noexcept nogil
+cdef bint begin_launch(GraphState* graph) noexcept nogil
+cdef void end_launch(GraphState* graph) noexcept nogil
+cdef bint begin_close(GraphState* graph) noexcept nogil
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil

@@ -24,6 +24,7 @@ include "table/streams.pxi"    # runtimes held through the table, and their stre
 include "table/deferred.pxi"   # work deferred until a thread has the GIL, and the end of the interpreter
 include "table/uses.pxi"       # uses, and streams that live
 include "table/host.pxi"       # accesses by the host
-include "table/elsewhere.pxi"  # uses of memory of other devices
+include "table/elsewhere.pxi"  # uses of memory of other devices, and uses in captures
+include "table/graphs.pxi"     # captures and graphs
 include "table/many.pxi"       # batches
 include "table/functions.pxi"  # the functions of the table

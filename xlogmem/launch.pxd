@@ -1,9 +1,10 @@
 from cpython.ref cimport PyObject
-from libc.stdint cimport uint64_t
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._base.failures cimport Failure
 from xlogmem._base.owned cimport Owned
-from xlogmem._core cimport Outcome, Window
+from xlogmem._core cimport Found, GraphState, Outcome, Window
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.streams cimport Stream
 
@@ -54,3 +55,10 @@ cdef int add_host_memory(LaunchRecorder recorder, const void* memory, size_t nby
 cdef int copy_together(LaunchRecorder recorder, Stream own_stream) except -1
 cdef bint is_in_capture(LaunchRecorder recorder)
 cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consumer) except -1
+cdef bint has_captures() noexcept nogil
+cdef Stream captured_by_handle(Core runtime, cy.CUstream handle)
+cdef int promise_to_live(Core runtime, cy.CUstream handle) except -1
+cdef Stream stream_outside(Core runtime, cy.CUstream handle)
+cdef int give_to_graph(Core runtime, cy.CUstream handle, uint32_t slot, uint64_t generation) except -1
+cdef bint is_of_graph(Core runtime, cy.CUstream handle, Found* block) except -1
+cdef GraphState* launches_of(object graph, Core runtime) except NULL

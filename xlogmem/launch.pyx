@@ -32,6 +32,7 @@ include "launch/untracked.pxi"  # policies for untracked memory
 include "launch/elsewhere.pxi"  # launches with blocks of several devices
 include "launch/with.pxi"       # `with` without method objects
 include "launch/captures.pxi"   # captures of graphs: a core of its own for each
+include "launch/known.pxi"      # captures that are known, and the streams that take part
 include "launch/graphs.pxi"     # graphs that hold their memory, and their launches
 include "launch/capturing.pxi"  # `capture` and `capturing`
 include "launch/use.pxi"        # `use`, and its choice of a runtime

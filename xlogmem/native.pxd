@@ -27,6 +27,11 @@ cdef extern from "xlogmem.h":
     void* XLOGMEM_HOST
     enum: XLOGMEM_SIZE_WITHOUT_USES
     enum: XLOGMEM_SIZE_WITH_USES
+    enum: XLOGMEM_SIZE_WITH_GRAPHS
+    enum: XLOGMEM_CAPTURE_GLOBAL
+    enum: XLOGMEM_CAPTURE_THREAD_LOCAL
+    enum: XLOGMEM_CAPTURE_RELAXED
+    enum: XLOGMEM_CAPTURE_OF_OTHERS
     enum: XLOGMEM_FINDS_DEVICE
     enum: XLOGMEM_CUDA_POOL
 
@@ -38,6 +43,12 @@ cdef extern from "xlogmem.h":
         pass
 
     ctypedef struct xlogmem_use:
+        pass
+
+    ctypedef struct xlogmem_capture:
+        pass
+
+    ctypedef struct xlogmem_graph:
         pass
 
     ctypedef struct xlogmem_access:
@@ -87,6 +98,18 @@ cdef extern from "xlogmem.h":
                              xlogmem_error* error) noexcept nogil
         void (*deallocate_many)(xlogmem_runtime* runtime, size_t count, void* const* ptrs, void* stream) noexcept nogil
         void (*counters)(xlogmem_runtime* runtime, xlogmem_counters* counters, size_t size) noexcept nogil
+        int (*begin_capture)(xlogmem_runtime* runtime, void* stream, uint32_t mode, const xlogmem_access* accesses,
+                             size_t count, xlogmem_capture** capture, xlogmem_error* error) noexcept nogil
+        int (*fork_capture)(xlogmem_runtime* runtime, xlogmem_capture* capture, void* stream,
+                            xlogmem_error* error) noexcept nogil
+        int (*end_capture)(xlogmem_runtime* runtime, xlogmem_capture* capture, xlogmem_graph** graph,
+                           xlogmem_error* error) noexcept nogil
+        xlogmem_graph* (*open_graph)(xlogmem_runtime* runtime, void* graph) except NULL
+        int (*prepare_graph)(xlogmem_runtime* runtime, void* stream, xlogmem_graph* graph, uint32_t flags,
+                             xlogmem_use** use, xlogmem_error* error) noexcept nogil
+        int (*launch_graph)(xlogmem_runtime* runtime, void* stream, xlogmem_graph* graph,
+                            xlogmem_error* error) noexcept nogil
+        void (*close_graph)(xlogmem_runtime* runtime, xlogmem_graph* graph) noexcept nogil
 
     ctypedef struct xlogmem_upstream:
         uint32_t version

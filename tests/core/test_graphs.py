@@ -594,9 +594,20 @@ def test_an_allocation_inside_that_fails_is_reported(x):
         x.driver.fail("cuMemAllocFromPoolAsync", code=NOT_SUPPORTED)
         with pytest.raises(DriverError, match="cuMemAllocFromPoolAsync"):
             x.runtime.allocate(512, x.S)
+        x.driver.fail("cuMemAllocFromPoolAsync", code=NOT_SUPPORTED)
+        with pytest.raises(DriverError, match="cuMemAllocFromPoolAsync") as failed:
+            x.runtime.allocate_many([0, 64, 64], x.S)
+        assert failed.value.__notes__[-1] == "in allocate_many: it is block 1 of 3, and none was allocated"
+        blocks = x.runtime.allocate_many([64, 0, 64], x.S)
+        x.use(x.S, (blocks[0], WRITE), (blocks[2], WRITE))
+        x.runtime.deallocate_many(blocks)
         with pytest.raises(StreamMisuseError, match="capturing"):
-            x.runtime.allocate_many([64, 64], x.S)
+            DeviceRuntime().allocate_many([64], x.S.handle)
+    assert len(graph.writes) == 2
+    graph.launch(x.T)
     graph.close()
+    x.runtime.synchronize()
+    assert x.runtime.live_bytes == 0
 
 
 def test_a_graph_keeps_its_runtime(x):

@@ -8,10 +8,13 @@
 
 #include "xlogmem.hpp"
 #include "xlogmem_cudf.hpp"
+#include "xlogmem_graph.hpp"
 
 using xlogmem::accesses;
 using xlogmem::block;
+using xlogmem::capture;
 using xlogmem::flags;
+using xlogmem::graph;
 using xlogmem::held_stream;
 using xlogmem::launch;
 using xlogmem::runtime;
@@ -276,4 +279,33 @@ char const* launch_of_block(runtime* of, CUstream_st* stream, block const* one, 
     });
 }
 void delete_block(block* one) { delete one; }
+
+// Graphs.  `mode` is one of CUDA's; 3 is a capture of others, whose work reads and writes memory.
+char const* begin_capture(runtime* of, CUstream_st* stream, std::uint32_t mode, void const* read, void const* written,
+                          capture** made) {
+    return guarded([&] {
+        if (mode == 3)
+            *made = new capture{*of, stream, xlogmem::of_others, xlogmem::reads(read), xlogmem::writes(written)};
+        else
+            *made = new capture{*of, stream, static_cast<xlogmem::capture_mode>(mode)};
+    });
+}
+char const* fork_capture(capture* one, CUstream_st* stream) {
+    return guarded([&] { one->fork(stream); });
+}
+char const* end_capture(capture* one, graph** made) {
+    return guarded([&] { *made = new graph{one->end()}; });
+}
+void delete_capture(capture* one) { delete one; }
+char const* open_graph(runtime* of, PyObject* object, graph** made) {
+    return guarded([&] { *made = new graph{*of, object}; });
+}
+graph* move_graph(graph* one) { return new graph{std::move(*one)}; }
+char const* launch_graph(graph* one, CUstream_st* stream) {
+    return guarded([&] { one->launch(stream); });
+}
+char const* open_launch_of_graph(graph* one, CUstream_st* stream, std::uint32_t wanted, launch** made) {
+    return guarded([&] { *made = new launch{one->launching(stream, static_cast<flags>(wanted))}; });
+}
+void delete_graph(graph* one) { delete one; }
 }

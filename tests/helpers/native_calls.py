@@ -32,7 +32,8 @@ CCCL = [folder_of("rmm/resource_ref.hpp", "librmm-cu12", "librmm-cu13"),
         folder_of("crt/host_defines.h", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-crt"),
         folder_of("rapids_logger/logger.hpp", "rapids-logger")]
 SYSTEM = [f"-isystem{folder}" for folder in [*CCCL, sysconfig.get_path("include")]]
-WITH_GIL = ("import_table", "open_runtime", "runtime_of_device", "identify_block")
+WITH_GIL = ("import_table", "open_runtime", "runtime_of_device", "identify_block", "open_graph")
+RELAXED, OF_OTHERS = 2, 3
 
 
 class Thrown(Exception):
@@ -84,7 +85,7 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.without_gil, self.with_gil = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
-        for name in ("move_runtime", "move_launch", "data_of"):
+        for name in ("move_runtime", "move_launch", "move_graph", "data_of"):
             getattr(self.without_gil, name).restype = VOID
 
     def call(self, name: str, *arguments: object) -> None:
@@ -172,6 +173,45 @@ class Block:
         self.runtime.library.do("delete_block", self.address)
 
 
+class Graph:
+    """A graph on the heap."""
+
+    def __init__(self, library: Library, address: int) -> None:
+        self.library, self.address = library, address
+
+    def launch(self, stream: int) -> None:
+        self.library.call("launch_graph", self.address, stream)
+
+    def open(self, stream: int, flags: int = 0) -> Launch:
+        """A launch that the caller makes itself."""
+        return Launch(self.library, self.library.make("open_launch_of_graph", self.address, stream,
+                                                      ctypes.c_uint32(flags)))
+
+    def move(self) -> Graph:
+        moved = self.library.do("move_graph", self.address)
+        assert moved is not None
+        return Graph(self.library, moved)
+
+    def delete(self) -> None:
+        self.library.do("delete_graph", self.address)
+
+
+class Capture:
+    """A capture on the heap."""
+
+    def __init__(self, library: Library, address: int) -> None:
+        self.library, self.address = library, address
+
+    def fork(self, stream: int) -> None:
+        self.library.call("fork_capture", self.address, stream)
+
+    def end(self) -> Graph:
+        return Graph(self.library, self.library.make("end_capture", self.address))
+
+    def delete(self) -> None:
+        self.library.do("delete_capture", self.address)
+
+
 class NativeRuntime:
     """A runtime on the heap."""
 
@@ -247,6 +287,13 @@ class NativeRuntime:
 
     def identify(self, thing: object) -> Block:
         return Block(self, self.library.make("identify_block", self.address, ctypes.py_object(thing)))
+
+    def capture(self, stream: int, mode: int = RELAXED, read: int = 0, write: int = 0) -> Capture:
+        return Capture(self.library, self.library.make("begin_capture", self.address, stream, ctypes.c_uint32(mode),
+                                                       read, write))
+
+    def graph(self, graph: object) -> Graph:
+        return Graph(self.library, self.library.make("open_graph", self.address, ctypes.py_object(graph)))
 
     def move(self) -> NativeRuntime:
         moved = self.library.do("move_runtime", self.address)

@@ -9,7 +9,7 @@ from libc.stdint cimport uint64_t
 from xlogmem._foreign.advice import kind_of
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport peek, unlikely, vector
-from xlogmem._base.failures cimport Failure, drop_exception
+from xlogmem._base.failures cimport STREAM_IS_CAPTURING, Failure, drop_exception
 from xlogmem._base.labels cimport Label, release, stack_for
 from xlogmem._core cimport (
     DONE,
@@ -104,7 +104,8 @@ cdef int allocate_pieces(Core core, list handles, list sizes, Allocation* wanted
 
 cdef int fail_batch(Core core, list handles, list sizes, Allocation* wanted, Piece* pieces,
                     Failure* failure) except -1:
-    """Free what a batch has got, and raise the failure of the first block that is missing."""
+    """Free what a batch has got, and raise the failure of the first block that is missing.  In a capture that is known
+    all blocks are memory of the graph instead."""
     cdef size_t i, missing = 0, count = len(handles)
     cdef StreamState* stream = wanted.stream
     cdef Label* stack = wanted.stack
@@ -116,12 +117,17 @@ cdef int fail_batch(Core core, list handles, list sizes, Allocation* wanted, Pie
         for i in range(failures.size()):                # the next operation tries these again: their handles drop them
             drop_exception(&failures[i])
     for i in range(count):
-        if pieces[i].block == NULL:
+        if pieces[i].block == NULL and pieces[i].nbytes:
             (<DeviceBlock>handles[i]).owned.item = NULL
+    i = 0 if failure.kind == STREAM_IS_CAPTURING else missing
     try:
-        fail_allocation(core, failure, sizes[missing], (<DeviceBlock>handles[missing]).stream, None)
+        while i < count:
+            if pieces[i].nbytes and pieces[i].block == NULL:
+                end_refused_allocation(core, <DeviceBlock>handles[i], failure, sizes[i], None)
+                PyObject_GC_Track(<void*>handles[i])
+            i += 1
     except BaseException as error:
-        error.add_note(f"in allocate_many: it is block {missing} of {count}, and none was allocated")
+        error.add_note(f"in allocate_many: it is block {i} of {count}, and none was allocated")
         raise
     return 0
 

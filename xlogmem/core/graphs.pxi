@@ -67,6 +67,28 @@ cdef int release_block(CoreState* core, HeldBlock* held) except -1 nogil:
     return 0
 
 
+# ---------------------------------------------------------------------------------------------- launches
+cdef bint begin_launch(GraphState* graph) noexcept nogil:
+    """Begin a launch, so that no thread closes the graph before `end_launch`.  False if the graph is not ready."""
+    if graph.launching.fetch_add(1) >= 0:
+        return True
+    end_launch(graph)
+    return False
+
+
+cdef void end_launch(GraphState* graph) noexcept nogil:
+    graph.launching.fetch_sub(1)
+
+
+cdef bint begin_close(GraphState* graph) noexcept nogil:
+    """Let no launch begin any more.  False if one is under way: then the graph stays as it is."""
+    cdef int launching = 0
+    while not graph.launching.compare_exchange_weak(launching, NOT_READY):
+        if launching != 0:
+            return launching < 0                        # it was not ready
+    return True
+
+
 # ---------------------------------------------------------------------------------------------- stand-ins
 cdef void allow_unrecorded_work(CoreState* core, uint32_t slot, StreamState* stream) noexcept nogil:
     """Let unrecorded work on a stand-in be queued on a captured stream, from what is captured there so far on."""

@@ -6,12 +6,13 @@
  *     const xlogmem_table *table = PyCapsule_Import(XLOGMEM_TABLE, 0);
  *     if (table->version != XLOGMEM_TABLE_VERSION || table->size < XLOGMEM_SIZE_WITH_USES) ...refuse
  *
- * `size` is compared with what the caller needs: XLOGMEM_SIZE_WITH_USES for uses, XLOGMEM_SIZE_WITHOUT_USES for memory
- * alone.  xlogmem.hpp has all of this for C++.
+ * `size` is compared with what the caller needs: XLOGMEM_SIZE_WITH_GRAPHS for captures and graphs, XLOGMEM_SIZE_WITH_USES
+ * for uses, XLOGMEM_SIZE_WITHOUT_USES for memory alone.  xlogmem.hpp has all of this for C++.
  *
  * Functions that are not said to need the GIL may be called with it or without it, from any thread.  They take it only
- * to call a resource that is written in Python, to look for signals where a `prepare` waits on the host, and for uses
- * that name memory of another device than the runtime's.  Uses release it where they may wait, if the caller holds it.
+ * to call a resource that is written in Python, to look for signals where a `prepare` waits on the host, for uses that
+ * name memory of another device than the runtime's, and for what happens in a capture of a graph (not for launches of the
+ * graph).  Uses release it where they may wait, if the caller holds it.
  * An `error` is filled in on failure alone, and is not NULL.  Functions throw nothing.  Where the host has no memory
  * for xlogmem's own tables, a line on stderr says so and the process is aborted.
  */
@@ -48,6 +49,8 @@ typedef struct xlogmem_error {
 
 typedef struct xlogmem_runtime xlogmem_runtime;
 typedef struct xlogmem_use xlogmem_use;
+typedef struct xlogmem_capture xlogmem_capture;
+typedef struct xlogmem_graph xlogmem_graph;
 
 enum xlogmem_access_kind {
     XLOGMEM_READ = 1,
@@ -80,6 +83,13 @@ enum xlogmem_use_flags {
     XLOGMEM_HAND_BACK_WRITES = 2,       /* handback="writes" of `xlogmem.use` */
     XLOGMEM_ANY_THREAD = 4,             /* another thread may finish the use, and so this one may wait for it */
     XLOGMEM_KEEPS_STREAM = 8            /* as if `hold_stream` had been called for this stream, until `close` */
+};
+
+enum xlogmem_capture_mode {             /* the first three are CUDA's */
+    XLOGMEM_CAPTURE_GLOBAL = 0,
+    XLOGMEM_CAPTURE_THREAD_LOCAL = 1,
+    XLOGMEM_CAPTURE_RELAXED = 2,
+    XLOGMEM_CAPTURE_OF_OTHERS = 3       /* the stream captures already; the caller, or a library, ends and launches it */
 };
 
 typedef struct xlogmem_counters {
@@ -182,10 +192,40 @@ typedef struct xlogmem_table {
     /* Fills in the first `size` bytes, so that the structure may grow; with zeros in a forked child.  Makes no driver
      * call. */
     void (*counters)(xlogmem_runtime *runtime, xlogmem_counters *counters, size_t size);
+
+    /* ---- from here on since XLOGMEM_SIZE_WITH_GRAPHS ---- */
+
+    /* Begin a capture on a stream, as `xlogmem.capture` and, for XLOGMEM_CAPTURE_OF_OTHERS, `xlogmem.capturing`.  Until
+     * `end_capture`, `prepare` orders what is captured on this stream and on those that join it; each of them stays until
+     * then.  Memory that `allocate` has for such a stream is the graph's.  `accesses`, of a capture of others alone, are
+     * what the other's own work in the graph does.  `mode` is an xlogmem_capture_mode. */
+    int (*begin_capture)(xlogmem_runtime *runtime, void *stream, uint32_t mode, const xlogmem_access *accesses,
+                         size_t count, xlogmem_capture **capture, xlogmem_error *error);
+    /* Let a stream take part: it goes on after all that the captured stream has captured so far.  When the capture ends,
+     * the captured stream comes after all that is captured on it. */
+    int (*fork_capture)(xlogmem_runtime *runtime, xlogmem_capture *capture, void *stream, xlogmem_error *error);
+    /* End the capture, and have its graph, which holds all memory that was used inside.  `graph` NULL gives the capture
+     * up, and makes no graph.  The capture has ended on failure, too.  A capture of others is ended here before they end
+     * it themselves. */
+    int (*end_capture)(xlogmem_runtime *runtime, xlogmem_capture *capture, xlogmem_graph **graph, xlogmem_error *error);
+    /* A `xlogmem.Graph` of this runtime (a PyObject*, borrowed), which lives until `close_graph`.  NULL with a Python
+     * exception set.  Needs the GIL. */
+    xlogmem_graph *(*open_graph)(xlogmem_runtime *runtime, void *graph);
+
+    /* `prepare` for a launch of the graph that the caller makes itself: one use of all its memory.  `finish` or `cancel`
+     * follow.  XLOGMEM_INVALID if the graph was closed by Python. */
+    int (*prepare_graph)(xlogmem_runtime *runtime, void *stream, xlogmem_graph *graph, uint32_t flags, xlogmem_use **use,
+                         xlogmem_error *error);
+    /* Launch a graph, of a capture that was not of others, as such a use.  On failure of the launch nothing is filed. */
+    int (*launch_graph)(xlogmem_runtime *runtime, void *stream, xlogmem_graph *graph, xlogmem_error *error);
+    /* Close a graph of `end_capture`, or end the hold of `open_graph`, when no call with it is under way.  Memory that was
+     * freed meanwhile is free after the last launch.  NULL is accepted. */
+    void (*close_graph)(xlogmem_runtime *runtime, xlogmem_graph *graph);
 } xlogmem_table;
 
 #define XLOGMEM_SIZE_WITHOUT_USES offsetof(xlogmem_table, runtime_for)
 #define XLOGMEM_SIZE_WITH_USES (offsetof(xlogmem_table, counters) + sizeof(void *))
+#define XLOGMEM_SIZE_WITH_GRAPHS (offsetof(xlogmem_table, close_graph) + sizeof(void *))
 
 enum xlogmem_flags {
     /* The functions work in the context that the table's caller has current, as RMM's resources do: a caller of RMM has

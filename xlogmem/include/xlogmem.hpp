@@ -12,7 +12,7 @@
 //! the memory is not freed.  A launch needs no GIL and, with up to 32 pieces of memory, allocates nothing.
 //!
 //! There is nothing to link to.  Include Python.h first for `import_table`; no header of CUDA is needed.  xlogmem.h says
-//! what each function promises; xlogmem_mr.hpp has a memory resource for CCCL and RMM, xlogmem_cudf.hpp libcudf's tables.
+//! what each function promises.  xlogmem_graph.hpp has graphs, xlogmem_mr.hpp RMM's resource, xlogmem_cudf.hpp tables.
 #pragma once
 
 #include <atomic>
@@ -90,7 +90,6 @@ void call(Function* function, Arguments... arguments) {
     if (function(arguments..., &failure) != 0) raise(failure);
 }
 }  // namespace detail
-
 //! Use this table, which is that of the capsule XLOGMEM_TABLE.  `import_table` does it for a module of Python.
 [[gnu::visibility("hidden")]] inline void set_table(xlogmem_table const* table) {
     if (table->version != XLOGMEM_TABLE_VERSION || table->size < XLOGMEM_SIZE_WITH_USES)
@@ -387,6 +386,8 @@ class launch {
     }
 
   private:
+    friend class graph;
+    launch(xlogmem_runtime* hold, xlogmem_use* prepared) noexcept : open_{hold, detail::filer{prepared}} {}
     std::unique_ptr<xlogmem_runtime, detail::filer> open_;
 };
 

@@ -2,11 +2,10 @@
 #
 # A use on a stream that takes part in a capture is a use in the core of the capture, where adopted memory stands in for
 # the blocks of the runtime (core/graphs.pxi).  A recorder that begins on such a stream begins there; nothing else knows
-# of captures.  The table of captures is looked at only while there are some.
+# of captures.
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from xlogmem.blocks import provide_captures
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem._base.cpp cimport vector
 from xlogmem._base.failures cimport SOURCE_IS_CAPTURING, STREAM_IS_CAPTURING
@@ -40,10 +39,6 @@ from xlogmem.streams cimport StreamPool, handle_of, parse
 cdef enum:
     NO_SLOT = 0xFFFFFFFF                    # of a block that was freed
 
-cdef int captures_open = 0                  # in `captures`
-cdef dict captures = {}                     # by the driver's id of the capture
-
-
 @cython.final
 @cython.no_gc_clear                         # a graph that is garbage releases it after a collector cleared the rest
 cdef class Held:
@@ -60,6 +55,15 @@ cdef class Held:
             with nogil:
                 release_block(&self.core.state, &self.block)
         return 0
+
+
+cdef Held hold(Core core, uint32_t slot, uint64_t generation, vector[StreamOutside]* streams):
+    """Hold a block; None if it was freed before.  See `hold_block`."""
+    cdef Held held = Held.__new__(Held)
+    with nogil:
+        held.is_held = hold_block(&core.state, slot, generation, &held.block, streams)
+    held.core = core
+    return held if held.is_held else None
 
 
 @cython.final
@@ -212,17 +216,13 @@ cdef class CaptureCore(Core):
     cdef int stand_in(self, Found* found) except -1:
         """Find the memory that stands in for a block of the runtime, which is held from now on."""
         cdef StandIn block
-        cdef Held held = Held.__new__(Held)
+        cdef Held held
         cdef vector[StreamOutside] streams
-        cdef bint there
         self.refuse_over()
-        with nogil:
-            there = hold_block(&self.runtime.state, found.slot, found.generation, &held.block, &streams)
-        if not there:
+        held = hold(self.runtime, found.slot, found.generation, &streams)
+        if held is None:
             found.slot = NO_SLOT                        # on entry the use says so
             return 0
-        held.core = self.runtime
-        held.is_held = True
         block = self.stand_ins.get(found.generation)
         if block is None:
             block = self.make_stand_in(held, streams, self.first() if self.is_foreign else None)
@@ -236,17 +236,22 @@ cdef class CaptureCore(Core):
 
     cdef DeviceBlock allocate(self, size_t nbytes, Stream stream, str tag, object resource):
         """Allocate memory of the graph on a stream that takes part: it is new there, and outside it is ready."""
-        cdef Held held = Held.__new__(Held)
-        cdef vector[StreamOutside] streams
-        cdef DeviceBlock block
+        cdef DeviceBlock block = self.runtime.allocate(nbytes, self.stream_outside(), tag=tag, resource=resource)
+        self.own(block.block.slot, block.generation, self.entered(stream.state.handle, stream))
+        return block
+
+    cdef Stream stream_outside(self):
+        """Return the stream on which memory of the graph is allocated."""
         if self.outside is None:
             self.outside = self.runtime.stream_pool.lane()
-        block = self.runtime.allocate(nbytes, self.outside, tag=tag, resource=resource)
-        with nogil:
-            held.is_held = hold_block(&self.runtime.state, block.block.slot, block.generation, &held.block, &streams)
-        held.core = self.runtime
-        self.make_stand_in(held, streams, self.entered(stream.state.handle, stream)).is_graphs = True
-        return block
+        return self.outside
+
+    cdef int own(self, uint32_t slot, uint64_t generation, Stream stream) except -1:
+        """Make a new block memory of the graph, which is new on a stream that takes part."""
+        cdef vector[StreamOutside] streams
+        cdef Held held = hold(self.runtime, slot, generation, &streams)
+        self.make_stand_in(held, streams, stream).is_graphs = True
+        return 0
 
     cdef int refuse_over(self) except -1:
         if self.is_over:
@@ -374,86 +379,3 @@ cdef CaptureCore make_capture_core(Core runtime, bint is_foreign):
     core.is_foreign = is_foreign
     core.members, core.stand_ins, core.blocks, core.living, core.owners = {}, {}, {}, set(), []
     return core
-
-
-cdef int forget_capture(CaptureCore core) except -1:
-    """Forget a capture that was entered and dropped; the stream goes on capturing."""
-    global captures_open
-    warn(f"a capture of {core.runtime!r} was entered and dropped, and its stream still captures: use it in a `with` "
-         "statement", ResourceWarning)
-    if captures.pop(core.ordering.state.capture, None) is not None:
-        captures_open -= 1
-    if not core.is_over:
-        core.end(True)
-    return 0
-
-
-cdef CaptureCore capture_on(cy.CUstream handle, Context context):
-    """Return the core of the capture that a stream takes part in; None if it takes part in none that is known."""
-    cdef uint64_t capture = 0
-    cdef Failure ignored
-    cdef Scope scope
-    with nogil:
-        if not enter_context(context.handle, &scope, &ignored):
-            capture_of(handle, &capture, &ignored)      # what fails here fails on entry, too
-            leave_context(&scope)
-    if capture == <uint64_t>SPOILT_CAPTURE:             # its core says so
-        return next((each for each in captures.values() if <size_t>handle in (<CaptureCore>each).members), None)
-    return captures.get(capture)
-
-
-def allocate_in_capture(Core runtime, nbytes, Stream stream, tag, resource):
-    """Allocate memory of the graph that a stream captures; None if no capture is known there."""
-    cdef CaptureCore core
-    if not captures_open:
-        return None
-    core = capture_on(stream.state.handle, runtime.ordering.context)
-    return core.allocate(nbytes, stream, tag, resource) if core is not None and core.runtime is runtime else None
-
-
-provide_captures(allocate_in_capture)
-
-
-def captures_are_open():
-    """True if a capture is known, which holds what is dropped inside."""
-    return captures_open != 0
-
-
-cdef bint is_in_capture(LaunchRecorder recorder):
-    """True if the use is one inside a capture."""
-    return isinstance(recorder.runtime, CaptureCore)
-
-
-cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consumer) except -1:
-    """Let unrecorded work of a consumer follow on its stream, if the use that exports the block is inside a capture."""
-    cdef CaptureCore core
-    cdef StandIn stand_in
-    cdef StreamOutside outside
-    if not is_in_capture(recorder):
-        return 0
-    core = <CaptureCore>recorder.runtime
-    stand_in = core.stand_ins[block.generation]
-    outside.handle = <size_t>consumer.state.handle
-    outside.is_home = outside.lives = False
-    stand_in.streams.push_back(outside)
-    return core.meet(stand_in)
-
-
-cdef Stream captured(Stream stream):
-    """Return a stream as the capture knows it that it takes part in; if there is none, the stream itself."""
-    if stream.state == NULL or stream.state.remote:
-        return stream
-    cdef CaptureCore core = capture_on(stream.state.handle, stream.ordering.context)
-    return core.entered(stream.state.handle, stream) if core is not None else stream
-
-
-cdef Stream captured_foreign(object what):
-    """Return a stream of another library as the capture knows it that it takes part in; None if there is none.  The
-    runtime cannot look at it meanwhile."""
-    cdef cy.CUstream handle = parse(what)
-    cdef CaptureCore core
-    for context in {each.ordering.context for each in captures.values()}:
-        core = capture_on(handle, context)
-        if core is not None:
-            return core.entered(handle, None)
-    return None

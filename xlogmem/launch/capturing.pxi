@@ -37,7 +37,6 @@ cdef class Capture:
             leave_dropped((self.core,), NULL, self.core.ordering.context.handle)
 
     def __enter__(self):
-        global captures_open
         cdef Stream known
         if self.graph is not None:
             raise StreamMisuseError("this capture was entered before: make a new one")
@@ -57,8 +56,7 @@ cdef class Capture:
             raise
         self.graph = Graph.__new__(Graph)
         self.core.ordering.state.capture = self.number
-        captures[self.number] = self.core
-        captures_open += 1
+        know_capture(self.core)
         self.core.member(self.handle, known)
         self.core.owners.append(self.stream)
         self.graph.begin(self.core)
@@ -143,7 +141,6 @@ cdef class Capture:
 
     cdef int end(self, bint failed) except -1:
         """End the capture, and make the graph of it unless it has failed."""
-        global captures_open
         cdef cy.CUcontext context = self.core.ordering.context.handle
         cdef bint is_own = self.mode is not None
         cdef Failure failure, ignored
@@ -165,9 +162,8 @@ cdef class Capture:
                     graph_destroy(graph, &ignored)
             if entered:
                 leave_context(&scope)
-        if captures.pop(self.number, None) is not None:
-            captures_open -= 1
-        self.graph.executable = executable
+        end_known(self.number)
+        self.graph.launches.executable = executable
         self.graph.end(failed or refused or number != self.number)
         self.core = None
         if refused and not failed:

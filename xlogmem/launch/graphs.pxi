@@ -8,6 +8,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._base.signatures import Signed
 from xlogmem._base.cpp cimport make_new
+from xlogmem._core cimport NOT_READY, GraphState, begin_close, begin_launch, end_launch
 from xlogmem._driver cimport executable_destroy, graph_launch
 from xlogmem.blocks cimport Export, release_export
 
@@ -45,18 +46,20 @@ cdef class Graph:
     cdef Core runtime
     cdef CaptureCore core                   # while it is captured
     cdef tuple held                         # no list, which a collector may clear before it is released
-    cdef cy.CUgraphExec executable          # NULL: another library has it
+    cdef GraphState launches
     cdef str state
-    cdef int launching_now
 
     __signature__ = Signed("")
+
+    def __cinit__(self):
+        self.launches.launching.store(NOT_READY)
 
     def __init__(self):
         raise TypeError("graphs are made by xlogmem.capture(stream) and xlogmem.capturing(stream)")
 
     def __dealloc__(self):
         if self.held is not None and not process_is_closing():
-            leave_dropped(self.held, self.executable, self.runtime.ordering.context.handle)
+            leave_dropped(self.held, self.launches.executable, self.runtime.ordering.context.handle)
 
     def __reduce__(self):
         raise TypeError("a graph cannot be copied: it holds memory")
@@ -111,15 +114,19 @@ cdef class Graph:
     cdef int end(self, bint failed) except -1:
         """Take what the capture has used."""
         cdef CaptureCore core = self.core
+        cdef Request* request
+        cdef Held held
         self.core = None
         self.held = tuple(core.end(failed))
+        for item in self.held:
+            held = <Held>item
+            request = &self.launches.requests.emplace_back()
+            request.slot = held.block.slot
+            request.access = held.access
+            request.generation = held.block.generation
         self.state = "failed" if failed else "ready"
+        self.launches.launching.store(NOT_READY if failed else 0)
         return 0
-
-    cdef int fail(self) except -1:
-        """Hold nothing, because there is no graph after all."""
-        self.state = "failed"
-        return self.release()
 
     cdef int release(self) except -1:
         cdef tuple held = self.held
@@ -155,24 +162,25 @@ cdef class Graph:
         cdef cy.CUstream handle
         cdef cy.CUcontext context
         cdef int failed
-        if self.executable == NULL:
+        if self.launches.executable == NULL:
             self.refuse_unready("launch")
             raise StreamMisuseError("launch: another library has captured this graph: put `with "
                                     "graph.launching(stream)` around its own launch")
         recorder = self.use_on(stream, "launch")
         handle = recorder.stream.state.handle
         context = self.runtime.ordering.context.handle
-        self.launching_now += 1                         # no thread closes the graph meanwhile
+        if not begin_launch(&self.launches):
+            raise StreamMisuseError("launch: another thread has closed this graph: capture it again")
         try:
             recorder.open()
             with nogil:
                 failed = enter_context(context, &scope, &failure)
                 if not failed:
-                    failed = graph_launch(self.executable, handle, &failure)
+                    failed = graph_launch(self.launches.executable, handle, &failure)
                     leave_context(&scope)
             recorder.finish(CANCELLED if failed else LAUNCHED)
         finally:
-            self.launching_now -= 1
+            end_launch(&self.launches)
         if failed:
             self.runtime.fail(&failure, f"launching a graph on {stream!r}")
 
@@ -186,8 +194,6 @@ cdef class Graph:
     cdef LaunchRecorder use_on(self, object stream, str method):
         """Make a recorder of all blocks."""
         cdef LaunchRecorder recorder
-        cdef Request* request
-        cdef Held held
         self.refuse_unready(method)
         if isinstance(stream, Stream) and (<Stream>stream).core is self.runtime:
             recorder = record_on(<Stream>stream)
@@ -202,12 +208,7 @@ cdef class Graph:
                                     "after the other")
         self.refuse_unready(method)                     # foreign code may have run
         recorder.window.is_graphs = True
-        for item in self.held:
-            held = <Held>item
-            request = &recorder.window.requests.emplace_back()
-            request.slot = held.block.slot
-            request.access = held.access
-            request.generation = held.block.generation
+        recorder.window.requests = self.launches.requests
         return recorder
 
     cdef int refuse_unready(self, str method) except -1:
@@ -242,7 +243,7 @@ cdef class Graph:
     def handle(self):
         """The executable graph (``CUgraphExec``) as an int, valid until the graph is closed; 0 if another library has
         it."""
-        return <size_t>self.executable
+        return <size_t>self.launches.executable
 
     @property
     def closed(self):
@@ -260,19 +261,19 @@ cdef class Graph:
         DriverError
             The driver could not destroy the graph.  The memory is not held any more.
         """
-        cdef cy.CUgraphExec executable = self.executable
+        cdef cy.CUgraphExec executable = self.launches.executable
         cdef Failure failure
         cdef int failed = 0
         if self.runtime is None:
             raise StreamMisuseError("close: this graph was never captured")
-        if self.core is not None or self.launching_now:
+        if self.state == "closed":
+            return
+        if self.core is not None or not begin_close(&self.launches):
             reason = ("it is being captured: leave the `with` statement of the capture first"
                       if self.core is not None else "another thread is launching it")
             raise StreamMisuseError(f"close: this graph cannot be closed, because {reason}")
-        if self.state == "closed":
-            return
         self.state = "closed"
-        self.executable = NULL
+        self.launches.executable = NULL
         if executable != NULL:
             failed = destroy(executable, self.runtime.ordering.context.handle, &failure)
         self.release()
@@ -289,6 +290,16 @@ cdef class Graph:
         if self.runtime is None:
             return "<Graph that was never captured>"
         return f"<Graph of device {self.runtime.device_id}: {counted(len(self.held or ()), 'block')}, {self.state}>"
+
+
+cdef GraphState* launches_of(object graph, Core runtime) except NULL:
+    """Return what launches of a graph of this runtime need, for as long as something refers to the graph."""
+    if not isinstance(graph, Graph):
+        raise TypeError(f"open_graph: {type(graph).__name__} is not an xlogmem.Graph")
+    (<Graph>graph).refuse_unready("open_graph")
+    if (<Graph>graph).runtime is not runtime:
+        raise StreamMisuseError(f"open_graph: {graph!r} belongs to another runtime than {runtime!r}")
+    return &(<Graph>graph).launches
 
 
 cdef bint takes_part(cy.CUstream handle, CaptureCore core) except -1:

@@ -117,7 +117,7 @@ cdef class LaunchRecorder:
         if self.window != NULL:
             raise RuntimeError("a recorder is initialised once")
         what = None if isinstance(stream, Stream) or stream is host else stream
-        inside = captured_foreign(what) if captures_open and what is not None else None
+        inside = captured_foreign(what) if has_captures() and what is not None else None
         if inside is not None:
             stream, what, runtime = inside, None, None
         elif what is not None:
@@ -427,7 +427,7 @@ cdef class LaunchRecorder:
 
 cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
     """Begin a recorder with the defaults of `LaunchRecorder`."""
-    if unlikely(captures_open != 0):
+    if unlikely(has_captures()):
         stream = captured(stream)
     if stream.core is None:
         core_of(stream)                                 # finds it, or says why there is none

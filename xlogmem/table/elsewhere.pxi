@@ -1,8 +1,9 @@
-# Uses of memory of other devices: a recorder of Python takes part for the caller.
+# Uses of memory of other devices, and uses in captures: a recorder of Python takes part for the caller.
 #
 # A launch across devices has a window in the runtime of each device (launch/elsewhere.pxi): it registers its stream
-# there, and queries if its device has access to the memory.  All of that is Python's, so such a use takes the GIL when
-# it is prepared and when it ends.  The last bit of an `xlogmem_use` says if it is a recorder or a window.
+# there, and queries if its device has access to the memory.  A use in a capture has one in the core of the capture
+# (launch/captures.pxi).  All of that is Python's, so such a use takes the GIL when it is prepared and when it ends.  The
+# last bit of an `xlogmem_use` says if it is a recorder or a window.
 
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint32_t
@@ -25,7 +26,8 @@ from xlogmem._core cimport Found
 from xlogmem._order cimport has_several_devices
 from xlogmem.blocks cimport Core
 from xlogmem.launch import host
-from xlogmem.launch cimport LaunchRecorder, add_use
+from xlogmem.launch cimport LaunchRecorder, add_use, captured_by_handle, has_captures
+from xlogmem.streams cimport Stream
 from xlogmem.native cimport (
     XLOGMEM_ANY_THREAD,
     XLOGMEM_CAPTURING,
@@ -45,27 +47,33 @@ from xlogmem.native cimport (
 
 cdef bint may_be_elsewhere(Launch* launch, Failure* failure) noexcept nogil:
     """True if a runtime of another device may have a block that was not found."""
-    if not has_several_devices():
+    if launch.graph != NULL or not has_several_devices():
         return False
     if launch.refused:
         return is_access(&launch.accesses[launch.refused - 1])
     return failure.kind == BLOCK_IS_STALE
 
 
+cdef bint may_be_inside(Launch* launch, Failure* failure) noexcept nogil:
+    """True if the stream may take part in a capture that is known."""
+    return (has_captures() and launch.graph == NULL and not names_host(launch.handle)
+            and kind_of_failure(failure) == XLOGMEM_CAPTURING)
+
+
 cdef inline bint is_recorder(xlogmem_use* use) noexcept nogil:
     return <size_t>use & 1
 
 
-cdef int prepare_elsewhere(RuntimeHold* hold, Launch* launch, xlogmem_use** use,
+cdef int prepare_elsewhere(RuntimeHold* hold, Launch* launch, bint inside, xlogmem_use** use,
                            xlogmem_error* error) noexcept with gil:
-    """Prepare a use of which an access is not in this runtime.  Returns 1 with the error filled in, or 1 with its kind
-    0 if no runtime of another device tracks the memory either."""
+    """Prepare a use `inside` a capture, or one of which an access is not in this runtime.  Returns 1 with the error
+    filled in, or 1 with its kind 0 if the capture is not known, or no runtime tracks the memory."""
     cdef LaunchRecorder recorder
     cdef UnderWay exception
     set_aside(&exception)
     error.kind = 0
     try:
-        recorder = begin_elsewhere(hold, launch)
+        recorder = begin_elsewhere(hold, launch, inside)
         if recorder is None:
             return 1
         recorder.preflight()
@@ -79,25 +87,34 @@ cdef int prepare_elsewhere(RuntimeHold* hold, Launch* launch, xlogmem_use** use,
         put_back(&exception)
 
 
-cdef LaunchRecorder begin_elsewhere(RuntimeHold* hold, Launch* launch):
-    """Make a recorder of all accesses; None if the memory of one is tracked nowhere."""
+cdef LaunchRecorder begin_elsewhere(RuntimeHold* hold, Launch* launch, bint inside):
+    """Make a recorder of all accesses; None if the memory of one is tracked nowhere, or the stream captures and no
+    capture is known there."""
     cdef Core own = <Core>hold.owner
     cdef const xlogmem_access* access
     cdef LaunchRecorder recorder
+    cdef Stream stream = None
     cdef list named = []
     cdef size_t i
+    if inside:
+        stream = captured_by_handle(own, launch.handle)
+        if stream is None:
+            return None
     for i in range(launch.count):
         access = &launch.accesses[i]
+        if not is_access(access):
+            launch.refused = i + 1
+            return None
         if access.address != 0 or access.generation != 0:
             block = block_anywhere(own, access)
             if block is None:
-                if launch.refused or access.generation != 0:        # else it was freed while the use waited
+                if inside or launch.refused or access.generation != 0:  # else it was freed while the use waited
                     launch.refused = i + 1
                 return None
             named.append((block, access.access))
     recorder = LaunchRecorder(
         # Default streams are this device's, whichever is current.
-        host if names_host(launch.handle) else own.stream_of(<size_t>launch.handle),
+        stream if inside else host if names_host(launch.handle) else own.stream_of(<size_t>launch.handle),
         runtime=own if names_host(launch.handle) else None,
         on_conflict="raise" if launch.flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else "wait",
         handback="writes" if launch.flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else "all")

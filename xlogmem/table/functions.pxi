@@ -291,7 +291,7 @@ cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, v
         return 0
     if unlikely(allocate_on(hold, nbytes, stream, &block, &failure)):
         fill_error(hold.core, &failure, error)
-        return 1
+        return not allocate_inside(hold, nbytes, stream, ptr, error)
     ptr[0] = <void*>block.ptr
     return 0
 
@@ -335,6 +335,8 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     if unlikely(ptr == NULL or process_is_closing()):   # at the end the memory goes with the process
         return
     if unlikely(free_on(hold, <uint64_t>ptr, stream, &block, &failure)):
+        if block == NULL and free_inside(hold, <uint64_t>ptr, stream):
+            return
         report_failed_free(hold.core, <uint64_t>ptr, block, &failure)
 
 
@@ -527,5 +529,12 @@ functions.release_stream = table_release_stream
 functions.allocate_many = table_allocate_many
 functions.deallocate_many = table_deallocate_many
 functions.counters = table_counters
+functions.begin_capture = table_begin_capture
+functions.fork_capture = table_fork_capture
+functions.end_capture = table_end_capture
+functions.open_graph = table_open_graph
+functions.prepare_graph = table_prepare_graph
+functions.launch_graph = table_launch_graph
+functions.close_graph = table_close_graph
 
 table = PyCapsule_New(&functions, XLOGMEM_TABLE, NULL)

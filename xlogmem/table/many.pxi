@@ -34,6 +34,8 @@ from xlogmem.resources.base cimport Allocation, start_call_on
 
 cdef struct FreeingCall:
     # What the frees of a batch have in common, once the first of them needs it.
+    RuntimeHold* hold
+    void* named                 # the stream, as the caller named it
     bint has_begun
     bint has_context
     int failed
@@ -127,11 +129,23 @@ cdef int table_allocate_many(xlogmem_runtime* runtime, size_t count, const size_
     if first < count and unlikely(allocate_many_on(hold, count - first, &nbytes[first], stream, &ptrs[first],
                                                    &failure)):
         fill_error(hold.core, &failure, error)
+        if allocate_many_inside(hold, count, nbytes, stream, ptrs, error):
+            return 0
         table_deallocate_many(runtime, count, ptrs, stream)
         for i in range(count):
             ptrs[i] = NULL
         return 1
     return 0
+
+
+cdef bint allocate_many_inside(RuntimeHold* hold, size_t count, const size_t* nbytes, void* stream, void** ptrs,
+                               xlogmem_error* error) noexcept nogil:
+    """Allocate a batch of memory of the graph that a stream captures.  False if one fails, and those before it stay."""
+    cdef size_t i
+    for i in range(count):
+        if ptrs[i] == NULL and nbytes[i] != 0 and not allocate_inside(hold, nbytes[i], stream, &ptrs[i], error):
+            return False
+    return True
 
 
 # ---------------------------------------------------------------------------------------------- free
@@ -156,6 +170,7 @@ cdef void table_deallocate_many(xlogmem_runtime* runtime, size_t count, void* co
     cdef FreeingCall call
     if process_is_closing():                            # at the end the memory goes with the process
         return
+    call.hold, call.named = hold, stream
     call.has_begun = False
     while first < count:
         first += list_addresses(count - first, <void**>&ptrs[first], addresses, &left)
@@ -198,7 +213,8 @@ cdef int free_group_in_call(CoreState* core, FreeingCall* call, uint64_t* ptrs, 
     if call.failed:
         for i in range(count):
             failure = call.failure
-            report_failed_free(core, ptrs[i], NULL, &failure)
+            if not free_inside(call.hold, ptrs[i], call.named):
+                report_failed_free(core, ptrs[i], NULL, &failure)
         return 0
     core.order.lock.lock()
     for i in range(count):

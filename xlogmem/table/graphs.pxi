@@ -1,0 +1,382 @@
+# Captures and graphs for callers of the C table.
+#
+# What happens in a capture is Python's (launch/captures.pxi), and takes the GIL: a capture is made once.  A launch of a
+# graph is a use of all its blocks, prepared and filed as any use, without the GIL.
+
+from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
+from cuda.bindings cimport cydriver as cy
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdio cimport snprintf
+
+from xlogmem.errors import StreamMisuseError
+from xlogmem.launch import capture, capturing
+from xlogmem._base.cpp cimport make_new
+from xlogmem._base.failures cimport Failure, UnderWay, put_back, set_aside
+from xlogmem._core cimport Block, Found, GraphState, begin_launch, end_launch, free_block
+from xlogmem._driver cimport Scope, enter_context, graph_launch, leave_context, stream_is_capturing
+from xlogmem.blocks cimport Core
+from xlogmem.launch cimport (
+    give_to_graph,
+    has_captures,
+    is_of_graph,
+    launches_of,
+    promise_to_live,
+    stream_outside,
+)
+from xlogmem.native cimport (
+    XLOGMEM_CAPTURE_GLOBAL,
+    XLOGMEM_CAPTURE_OF_OTHERS,
+    XLOGMEM_CAPTURE_RELAXED,
+    XLOGMEM_CAPTURE_THREAD_LOCAL,
+    XLOGMEM_CAPTURING,
+    XLOGMEM_INVALID,
+    XLOGMEM_READ,
+    XLOGMEM_TEXT,
+    XLOGMEM_WRITE,
+    xlogmem_access,
+    xlogmem_capture,
+    xlogmem_error,
+    xlogmem_graph,
+    xlogmem_runtime,
+    xlogmem_use,
+)
+
+cdef dict MODES = {XLOGMEM_CAPTURE_GLOBAL: "global", XLOGMEM_CAPTURE_THREAD_LOCAL: "thread_local",
+                   XLOGMEM_CAPTURE_RELAXED: "relaxed"}
+
+
+cdef cppclass GraphHold:
+    # A graph of Python; callers of the table know it as an xlogmem_graph.
+    GraphState* launches
+    PyObject* graph             # a strong reference
+    bint is_owner               # it was captured through the table, and is closed with the hold
+
+
+# ---------------------------------------------------------------------------------------------- captures
+cdef int table_begin_capture(xlogmem_runtime* runtime, void* stream, uint32_t mode, const xlogmem_access* accesses,
+                             size_t count, xlogmem_capture** capture, xlogmem_error* error) noexcept nogil:
+    cdef int failed
+    capture[0] = NULL
+    if mode > <uint32_t>XLOGMEM_CAPTURE_OF_OTHERS:
+        return refuse_argument(error, "begin_capture: mode is no xlogmem_capture_mode", mode)
+    if count != 0 and mode != <uint32_t>XLOGMEM_CAPTURE_OF_OTHERS:
+        return refuse_argument(error, "begin_capture: accesses are for XLOGMEM_CAPTURE_OF_OTHERS alone; in another "
+                               "capture each launch is a use. Their number", count)
+    if names_host(stream):
+        return refuse_argument(error, "begin_capture: the host captures nothing", <uint64_t>stream)
+    if not enter_interpreter():
+        return refuse_exit(error)
+    failed = begin_capture_for(<RuntimeHold*>runtime, stream, mode, accesses, count, capture, error)
+    leave_interpreter()
+    return failed
+
+
+cdef int refuse_exit(xlogmem_error* error) noexcept nogil:
+    return refuse_graph(error, "the process is exiting, and nothing is captured any more")
+
+
+cdef int begin_capture_for(RuntimeHold* hold, void* handle, uint32_t mode, const xlogmem_access* accesses,
+                           size_t count, xlogmem_capture** result, xlogmem_error* error) noexcept with gil:
+    cdef UnderWay exception
+    cdef list named = [[], [], []]
+    cdef Core own = <Core>hold.owner
+    set_aside(&exception)
+    try:
+        for i in range(count):
+            if not is_access(&accesses[i]):
+                return refuse_argument(error, "begin_capture: an access is not XLOGMEM_READ, _WRITE or _READ_WRITE",
+                                       accesses[i].access)
+            if accesses[i].address == 0 and accesses[i].generation == 0:
+                continue
+            block = block_anywhere(own, &accesses[i])
+            if block is None:
+                return refuse_untracked(error, &accesses[i], i + 1, count)
+            named[0 if accesses[i].access == XLOGMEM_READ else 1 if accesses[i].access == XLOGMEM_WRITE else 2].append(
+                block)
+        stream = stream_named(own, handle)
+        if mode == XLOGMEM_CAPTURE_OF_OTHERS:
+            manager = capturing(stream, *named, runtime=own)
+        else:
+            manager = capture(stream, runtime=own, mode=MODES[mode])
+        pair = (manager, manager.__enter__())
+        Py_INCREF(pair)
+        result[0] = <xlogmem_capture*><void*>pair
+        return 0
+    except BaseException as raised:
+        fill_raised(raised, error)
+        return 1
+    finally:
+        put_back(&exception)
+
+
+cdef object stream_named(Core own, void* handle):
+    """The runtime's own stream that has a handle, or else the handle."""
+    own_stream = own.streams.own(<cy.CUstream>handle, False)
+    return own_stream if own_stream is not None else <size_t>handle
+
+
+cdef int table_fork_capture(xlogmem_runtime* runtime, xlogmem_capture* capture, void* stream,
+                            xlogmem_error* error) noexcept nogil:
+    cdef int failed
+    if names_host(stream):
+        return refuse_argument(error, "fork_capture: the host captures nothing", <uint64_t>stream)
+    if not enter_interpreter():
+        return refuse_exit(error)
+    failed = fork_capture_to(<RuntimeHold*>runtime, capture, stream, error)
+    leave_interpreter()
+    return failed
+
+
+cdef int fork_capture_to(RuntimeHold* hold, xlogmem_capture* capture, void* handle,
+                         xlogmem_error* error) noexcept with gil:
+    cdef UnderWay exception
+    set_aside(&exception)
+    try:
+        (<tuple><void*>capture)[1].fork(stream_named(<Core>hold.owner, handle))
+        promise_to_live(<Core>hold.owner, <cy.CUstream>handle)
+        return 0
+    except BaseException as raised:
+        fill_raised(raised, error)
+        return 1
+    finally:
+        put_back(&exception)
+
+
+cdef int table_end_capture(xlogmem_runtime* runtime, xlogmem_capture* capture, xlogmem_graph** graph,
+                           xlogmem_error* error) noexcept nogil:
+    cdef int failed
+    if graph != NULL:
+        graph[0] = NULL
+    if capture == NULL:
+        return 0
+    if not enter_interpreter():
+        return refuse_exit(error)
+    failed = end_capture_for(<RuntimeHold*>runtime, capture, graph, error)
+    leave_interpreter()
+    return failed
+
+
+cdef int end_capture_for(RuntimeHold* hold, xlogmem_capture* capture, xlogmem_graph** result,
+                         xlogmem_error* error) noexcept with gil:
+    cdef UnderWay exception
+    pair = <tuple><void*>capture
+    set_aside(&exception)
+    try:
+        Py_DECREF(pair)
+        manager, graph = pair
+        given_up = StreamMisuseError("the capture was given up") if result == NULL else None
+        manager.__exit__(type(given_up), given_up, None)
+        if result != NULL:
+            result[0] = hold_graph(hold, graph, True)
+        return 0
+    except BaseException as raised:
+        fill_raised(raised, error)
+        return 1
+    finally:
+        put_back(&exception)
+
+
+# ---------------------------------------------------------------------------------------------- graphs
+cdef xlogmem_graph* hold_graph(RuntimeHold* hold, object graph, bint is_owner) except NULL:
+    cdef GraphState* launches = launches_of(graph, <Core>hold.owner)
+    cdef GraphHold* held = make_new[GraphHold]()
+    held.launches = launches
+    held.graph = <PyObject*>graph
+    held.is_owner = is_owner
+    Py_INCREF(graph)
+    return <xlogmem_graph*>held
+
+
+cdef xlogmem_graph* table_open_graph(xlogmem_runtime* runtime, void* graph) except NULL:
+    return hold_graph(<RuntimeHold*>runtime, <object>graph, False)
+
+
+cdef void table_close_graph(xlogmem_runtime* runtime, xlogmem_graph* graph) noexcept nogil:
+    if graph == NULL or not enter_interpreter():        # at the end it goes with the process
+        return
+    close_held_graph(<GraphHold*>graph)
+    leave_interpreter()
+
+
+cdef void close_held_graph(GraphHold* held) noexcept with gil:
+    """Release a graph, and close it if it was captured through the table.  It cannot be reported what a lost device
+    says of that."""
+    cdef UnderWay exception
+    graph = <object>held.graph
+    set_aside(&exception)
+    try:
+        Py_DECREF(graph)
+        if held.is_owner:
+            graph.close()
+    except BaseException as raised:
+        log_raised("closing a graph", raised)
+    finally:
+        del held
+        put_back(&exception)
+
+
+cdef int log_raised(str what, object raised) except -1:
+    text = f"{what} failed: {raised}".encode(errors="replace")
+    log_later(text)
+    return 0
+
+
+cdef int table_prepare_graph(xlogmem_runtime* runtime, void* stream, xlogmem_graph* graph, uint32_t flags,
+                             xlogmem_use** use, xlogmem_error* error) noexcept nogil:
+    cdef GraphState* launches = (<GraphHold*>graph).launches
+    cdef Launch launch
+    cdef int failed
+    use[0] = NULL
+    if flags & ~<uint32_t>ALL_FLAGS != 0:
+        return refuse_argument(error, "prepare_graph: flags has bits that this version does not know", flags)
+    if names_host(stream):
+        return refuse_argument(error, "prepare_graph: the host launches no graph on itself", <uint64_t>stream)
+    if not begin_launch(launches):
+        return refuse_graph(error, "this graph was closed, and cannot be launched: capture it again")
+    launch.handle = <cy.CUstream>named_handle(stream)
+    launch.accesses = NULL
+    launch.count = 0
+    launch.graph = launches
+    launch.flags = flags
+    launch.refused = 0
+    failed = prepare_on_stream(<RuntimeHold*>runtime, &launch, use, error)
+    if not failed and use[0] == NULL:                   # a graph without memory: nothing has looked at the stream
+        failed = refuse_capturing(<RuntimeHold*>runtime, launch.handle, error)
+    elif failed and error.kind == XLOGMEM_CAPTURING:
+        say_capturing(error)
+    end_launch(launches)
+    return failed
+
+
+cdef int refuse_graph(xlogmem_error* error, const char* why) noexcept nogil:
+    error.kind = XLOGMEM_INVALID
+    snprintf(error.text, XLOGMEM_TEXT, "%s", why)
+    return 1
+
+
+cdef void say_capturing(xlogmem_error* error) noexcept nogil:
+    error.kind = XLOGMEM_CAPTURING
+    snprintf(error.text, XLOGMEM_TEXT, "the stream takes part in a capture, or waits for one that does, and CUDA launches "
+             "no graph inside a capture, which it would spoil. Capture the same work there, or launch one graph after "
+             "the other")
+
+
+cdef int refuse_capturing(RuntimeHold* hold, cy.CUstream handle, xlogmem_error* error) noexcept nogil:
+    cdef bint capturing = False
+    cdef Failure failure
+    if stream_is_capturing(handle, &capturing, &failure):
+        return refuse_use(hold.core, &failure, 0, error)
+    if capturing:
+        say_capturing(error)
+    return capturing
+
+
+cdef int table_launch_graph(xlogmem_runtime* runtime, void* stream, xlogmem_graph* graph,
+                            xlogmem_error* error) noexcept nogil:
+    cdef RuntimeHold* hold = <RuntimeHold*>runtime
+    cdef GraphState* launches = (<GraphHold*>graph).launches
+    cdef xlogmem_use* use
+    cdef Failure failure
+    cdef int failed
+    if not begin_launch(launches):                      # no thread closes it before the launch is done
+        return refuse_graph(error, "this graph was closed, and cannot be launched: capture it again")
+    if launches.executable == NULL:
+        failed = refuse_graph(error, "another library has captured this graph: call prepare_graph before its own "
+                              "launch, and finish after it")
+    else:
+        failed = table_prepare_graph(runtime, stream, graph, 0, &use, error)
+    if not failed and launch_executable(hold, launches, <cy.CUstream>named_handle(stream), &failure):
+        table_cancel(runtime, use)
+        failed = refuse_use(hold.core, &failure, 0, error)
+    elif not failed:
+        failed = table_finish(runtime, use, error)
+    end_launch(launches)
+    return failed
+
+
+cdef int launch_executable(RuntimeHold* hold, GraphState* graph, cy.CUstream handle, Failure* failure) except -1 nogil:
+    cdef PyThreadState* thread
+    cdef Scope scope
+    cdef int failed
+    thread = release_gil()                              # a launch may wait for the device
+    failed = enter_context(hold.core.order.context, &scope, failure)
+    if not failed:
+        failed = graph_launch(graph.executable, handle, failure)
+        leave_context(&scope)
+    restore_gil(thread)
+    return failed
+
+
+# ---------------------------------------------------------------------------------------------- memory of a graph
+cdef bint allocate_inside(RuntimeHold* hold, size_t nbytes, void* stream, void** ptr,
+                          xlogmem_error* error) noexcept nogil:
+    """Allocate memory of the graph that a stream captures, after an allocation was refused.  If that fails, the error
+    says why, or is what it was."""
+    cdef bint done
+    if error.kind != XLOGMEM_CAPTURING or not has_captures() or not enter_interpreter():
+        return False
+    done = allocate_of_graph(hold, nbytes, stream, ptr, error)
+    leave_interpreter()
+    return done
+
+
+cdef bint allocate_of_graph(RuntimeHold* hold, size_t nbytes, void* stream, void** ptr,
+                            xlogmem_error* error) noexcept with gil:
+    cdef Core own = <Core>hold.owner
+    cdef UnderWay exception
+    cdef Block* block = NULL
+    cdef Failure failure
+    cdef size_t outside
+    cdef int failed
+    set_aside(&exception)
+    try:
+        lane = stream_outside(own, <cy.CUstream>stream)
+        if lane is None:
+            return False
+        outside = lane.handle
+        with nogil:
+            failed = allocate_on(hold, nbytes, <void*>outside, &block, &failure)
+            if failed:
+                fill_error(hold.core, &failure, error)
+        if failed:
+            return False
+        give_to_graph(own, <cy.CUstream>stream, block.slot, block.generation)
+        ptr[0] = <void*>block.ptr
+        return True
+    except BaseException as raised:
+        if block != NULL:
+            with nogil:
+                free_block(hold.core, block.slot, block.generation, NULL, NULL, &failure)
+        fill_raised(raised, error)
+        return False
+    finally:
+        put_back(&exception)
+
+
+cdef bint free_inside(RuntimeHold* hold, uint64_t ptr, void* stream) noexcept nogil:
+    """Free memory of the graph that a stream captures: it is free when the graph is closed.  False for other memory."""
+    cdef bint done
+    if not has_captures() or names_host(stream) or not enter_interpreter():
+        return False
+    done = free_of_graph(hold, ptr, stream)
+    leave_interpreter()
+    return done
+
+
+cdef bint free_of_graph(RuntimeHold* hold, uint64_t ptr, void* stream) noexcept with gil:
+    cdef Core own = <Core>hold.owner
+    cdef UnderWay exception
+    cdef Failure failure
+    cdef Found found
+    cdef int failed = 1
+    set_aside(&exception)
+    try:
+        if own.find(ptr, &found) and found.ptr == ptr and is_of_graph(own, <cy.CUstream>stream, &found):
+            with nogil:
+                failed = free_block(hold.core, found.slot, found.generation, NULL, NULL, &failure)
+        return not failed
+    except BaseException as raised:
+        log_raised("freeing memory in a capture", raised)
+        return False
+    finally:
+        put_back(&exception)
