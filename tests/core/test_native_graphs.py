@@ -6,9 +6,10 @@ import gc
 import threading
 
 import pytest
+from c_table import INVALID, NOT_FOUND, Access, Error, Hold, functions
 from cuda.bindings import driver as cuda
-from four_streams import READ, READ_WRITE, RELAXED, WRITE
-from native_calls import OF_OTHERS, Graph, NativeRuntime, Thrown, own_table
+from four_streams import READ, READ_WRITE, RELAXED, WRITE, Capture
+from native_calls import OF_OTHERS, Graph, NativeRuntime, Thrown
 
 from xlogmem import PoolMemoryResource, StreamMisuseError, capture, use
 from xlogmem.sim.kernels import check
@@ -297,7 +298,7 @@ def test_what_is_refused_says_why_and_does_nothing(n):
         assert found.value.name == name, found.value
 
     before = n.runtime.counters()
-    refused("invalid_argument", "begin_capture: mode is no xlogmem_capture_mode: 0x7", n.native.capture, handle, 7)
+    refused("invalid_argument", "begin_capture: mode is not an xlogmem_capture_mode: 0x7", n.native.capture, handle, 7)
     refused("invalid_argument", "captures nothing: begin the library's capture first", n.native.capture, handle,
             OF_OTHERS, read=a.ptr)
     refused("invalid_argument", "the legacy default stream takes part in no capture", n.native.capture, 0)
@@ -333,23 +334,31 @@ def end_of_new(n) -> Graph:
 
 
 @pytest.mark.parametrize("handles", ["own"])
-def test_a_wrong_access_is_refused_inside(n):
+def test_wrong_accesses_are_refused(n):
+    """Those that xlogmem_graph.hpp cannot name."""
+    hold, error, made = Hold(n.runtime), Error(), ctypes.c_void_p()
+    good, bad, unknown = Access(n.blocks[0].ptr, 0, 0, 1), Access(n.blocks[0].ptr, 0, 0, 9), Access(16, 0, 0, 1)
+
+    def begin(mode: int, *accesses: Access) -> tuple[int, str]:
+        named = (Access * len(accesses))(*accesses)
+        assert functions.begin_capture(hold.runtime, n.T.handle, mode, named, len(accesses), ctypes.byref(made),
+                                       ctypes.byref(error)) == 1
+        assert made.value is None
+        return error.kind, error.text.decode()
+
+    assert begin(2, good) == (INVALID, "begin_capture: accesses are for XLOGMEM_CAPTURE_OF_OTHERS alone; in another "
+                                       "capture each launch is a use. Their number: 0x1. Nothing was done")
+    with Capture(n.T):
+        assert begin(OF_OTHERS, bad)[0] == INVALID and "an access is not XLOGMEM_READ" in error.text.decode()
+        assert begin(OF_OTHERS, good, unknown)[0] == NOT_FOUND
+        assert error.text.decode().startswith("access 2 of 2: no block of this runtime is alive around 0x10")
     captured = n.native.capture(n.handles["S"])
-    error, opened = ctypes.create_string_buffer(260), ctypes.c_void_p()
-    access = (ctypes.c_uint64 * 3)(n.blocks[0].ptr, 0, 9 << 32)
-    prepare = ctypes.cast(at(own_table(), 8 + 8 * 8), ctypes.CFUNCTYPE(
-        ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint32,
-        ctypes.c_void_p, ctypes.c_void_p))
-    hold = at(n.native.address, 0)
-    assert prepare(hold, n.handles["S"], access, 1, 0, ctypes.byref(opened), error) == 1
-    assert error.raw[4:].split(b"\0")[0].startswith(b"prepare: an access is not XLOGMEM_READ")
+    assert functions.prepare(hold.runtime, n.S.handle, bad, 1, 0, ctypes.byref(made), ctypes.byref(error)) == 1
+    assert error.kind == INVALID and "an access is not XLOGMEM_READ" in error.text.decode()
     captured.delete()
-
-
-def at(address: int, offset: int) -> int:
-    found = ctypes.c_uint64.from_address(address + offset).value
-    assert found
-    return int(found)
+    assert functions.end_capture(hold.runtime, None, None, ctypes.byref(error)) == 0     # as `finish` accepts it
+    functions.close_graph(hold.runtime, None)
+    hold.close()
 
 
 @pytest.mark.parametrize("handles", ["own"])
@@ -382,6 +391,27 @@ def test_a_failed_launch_files_nothing(n):
 
 
 # ------------------------------------------------------------------------------------------------ threads
+@pytest.mark.parametrize("handles", ["own"])
+def test_a_graph_is_not_closed_while_it_is_launched(n):
+    with capture(n.S) as graph:
+        n.use(n.S, (n.blocks[0], WRITE))
+    held = n.native.graph(graph)
+    inside = n.driver.hold("cuGraphLaunch")
+    thread = threading.Thread(target=held.launch, args=[n.handles["T"]])
+    thread.start()
+    try:
+        assert inside.reached()
+        with pytest.raises(StreamMisuseError, match=r"close: this graph cannot be closed, because another thread is "
+                                                    "launching it"):
+            graph.close()
+    finally:
+        inside.release()
+        thread.join()
+    graph.close()
+    held.delete()
+    assert take_races(n) == []
+
+
 @pytest.mark.parametrize("handles", ["own"])
 def test_threads_of_cpp_launch_while_python_closes(n):
     """A launch that has begun keeps the graph; later ones are refused."""

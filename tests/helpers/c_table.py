@@ -65,6 +65,13 @@ class Table(ctypes.Structure):
         ("allocate_many", function(VOID, SIZE, ctypes.POINTER(SIZE), VOID, ctypes.POINTER(VOID), ERROR)),
         ("deallocate_many", function(VOID, SIZE, ctypes.POINTER(VOID), VOID, result=None)),
         ("counters", function(VOID, ctypes.POINTER(Counters), SIZE, result=None)),
+        ("begin_capture", function(VOID, VOID, U32, ACCESS, SIZE, ctypes.POINTER(VOID), ERROR)),
+        ("fork_capture", function(VOID, VOID, VOID, ERROR)),
+        ("end_capture", function(VOID, VOID, ctypes.POINTER(VOID), ERROR)),
+        ("open_graph", function(VOID, ctypes.py_object, kind=ctypes.PYFUNCTYPE, result=VOID)),
+        ("prepare_graph", function(VOID, VOID, VOID, U32, ctypes.POINTER(VOID), ERROR)),
+        ("launch_graph", function(VOID, VOID, VOID, ERROR)),
+        ("close_graph", function(VOID, VOID, result=None)),
     ]
 
 

@@ -28,7 +28,7 @@ def compile_text(text: str, folder: Path, *options: str, name: str = "alone.cpp"
 @pytest.mark.parametrize("options", [["-std=c++17", "-O0"], ["-std=c++20", "-O3"]], ids="".join)
 def test_headers_compile_alone_without_a_warning(tmp_path, options):
     """And twice.  No header of CUDA or Python is found."""
-    for header in ("xlogmem.hpp", "xlogmem_cudf.hpp"):
+    for header in ("xlogmem.hpp", "xlogmem_cudf.hpp", "xlogmem_graph.hpp"):
         done = compile_text(f'#include "{header}"\n' * 2 + "int main() {}\n", tmp_path, *options, *WARNINGS)
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -138,7 +138,7 @@ def test_it_reads_as_one_page():
 def test_the_folders_are_those_of_the_package():
     assert Path(xlogmem.__file__).parent / "include" == INCLUDE
     assert sorted(file.name for file in INCLUDE.iterdir()) == [
-        "xlogmem.h", "xlogmem.hpp", "xlogmem_cudf.hpp", "xlogmem_mr.hpp"]
+        "xlogmem.h", "xlogmem.hpp", "xlogmem_cudf.hpp", "xlogmem_graph.hpp", "xlogmem_mr.hpp"]
     folder = Path(xlogmem.get_cmake_dir())
     assert folder.is_absolute()
     assert sorted(file.name for file in folder.iterdir()) == ["xlogmemConfig.cmake", "xlogmemConfigVersion.cmake"]

@@ -73,7 +73,7 @@ enum class capture_mode : std::uint32_t {
     thread_local_ = XLOGMEM_CAPTURE_THREAD_LOCAL,
     relaxed = XLOGMEM_CAPTURE_RELAXED
 };
-//! In place of a mode: the stream captures already.  Whoever has begun the capture ends it after `end`, and launches it.
+//! In place of a mode: the stream captures already.  Its owner ends that capture after `end`, and launches the graph.
 inline constexpr struct of_others_t {
 } of_others{};
 

@@ -58,7 +58,7 @@ cdef int table_begin_capture(xlogmem_runtime* runtime, void* stream, uint32_t mo
     cdef int failed
     capture[0] = NULL
     if mode > <uint32_t>XLOGMEM_CAPTURE_OF_OTHERS:
-        return refuse_argument(error, "begin_capture: mode is no xlogmem_capture_mode", mode)
+        return refuse_argument(error, "begin_capture: mode is not an xlogmem_capture_mode", mode)
     if count != 0 and mode != <uint32_t>XLOGMEM_CAPTURE_OF_OTHERS:
         return refuse_argument(error, "begin_capture: accesses are for XLOGMEM_CAPTURE_OF_OTHERS alone; in another "
                                "capture each launch is a use. Their number", count)

@@ -5,9 +5,10 @@ from typing import Any, Self, final
 from typing_extensions import disjoint_base
 
 from xlogmem.blocks import Core, DeviceBlock
+from xlogmem.launch import Graph
 from xlogmem.streams import Stream
 
-__all__ = ["Allocator", "Bases", "Hand", "PerUseEvents", "Uses"]
+__all__ = ["Allocator", "Bases", "GraphLaunches", "Hand", "PerUseEvents", "Uses"]
 
 COMPILER: str
 HOST: int
@@ -65,6 +66,12 @@ class Program:
 class Hand:
     def __init__(self, steps: Iterable[tuple[int, int, int]], streams: Iterable[int], nbytes: int = 256) -> None: ...
     def run(self, rounds: int) -> int: ...
+
+@disjoint_base
+class GraphLaunches:
+    def __init__(self, runtime: Core, graph: Graph, stream: int) -> None: ...
+    def run(self, count: int) -> int: ...
+    def driver(self, count: int) -> int: ...
 
 @disjoint_base
 class Rounds:

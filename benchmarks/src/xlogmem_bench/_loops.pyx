@@ -8,7 +8,7 @@ the nanoseconds that it took.  Only the benchmarks use this module.
 
 from xlogmem.native cimport XLOGMEM_HOST
 
-__all__ = ["Allocator", "Bases", "Hand", "PerUseEvents", "Uses"]
+__all__ = ["Allocator", "Bases", "GraphLaunches", "Hand", "PerUseEvents", "Uses"]
 
 cdef extern from *:
     """
@@ -34,6 +34,7 @@ include "loops/driver.pxi"      # raw driver calls
 include "loops/programs.pxi"    # `Allocator.program`: allocate, free, launch, synchronize
 include "loops/allocators.pxi"  # allocators as C++ calls them, and pairs of allocate and free
 include "loops/uses.pxi"        # uses of blocks, through the C table
+include "loops/graphs.pxi"      # launches of a graph, through the C table
 include "loops/native_use.pxi"  # a use through the C table, for random programs
 include "loops/empty.pxi"       # an empty context manager, the yardstick of `use`
 include "loops/scheme.pxi"      # baselines: one event per use, driver calls by hand

@@ -1,4 +1,4 @@
-"""Graphs: a launch as a use of its blocks, and what orders two streams inside a capture."""
+"""Graphs: a launch as a use of its blocks, from Python and from C++, and what orders two streams inside a capture."""
 from __future__ import annotations
 
 import time
@@ -11,7 +11,8 @@ from cuda.bindings import driver as cuda
 
 import xlogmem
 from xlogmem.sim.kernels import Kernels, check
-from xlogmem_bench.allocators import FLOOR, OURS, PYTHON
+from xlogmem_bench import _loops
+from xlogmem_bench.allocators import CPP, FLOOR, OURS, PYTHON
 from xlogmem_bench.cases.model import Build, Candidate, timed
 from xlogmem_bench.cases.patterns import BY_HAND
 from xlogmem_bench.world import Failed, World
@@ -38,6 +39,9 @@ def launched(blocks: int) -> Build:
         yield Candidate("driver", PYTHON, FLOOR, timed(partial(cuda.cuGraphLaunch, executable, handle)),
                         "cuGraphLaunch through cuda.bindings", MOST_LAUNCHES)
         yield Candidate("xlogmem", PYTHON, OURS, timed(partial(graph.launch, stream)), most=MOST_LAUNCHES)
+        native = _loops.GraphLaunches(runtime, graph, stream.handle)
+        yield Candidate("driver", CPP, FLOOR, native.driver, "cuGraphLaunch", MOST_LAUNCHES)
+        yield Candidate("xlogmem", CPP, OURS, native.run, "through the C table", MOST_LAUNCHES)
         by_others = partial(launch_inside, graph, stream, executable, handle)
         yield Candidate("xlogmem, launching", PYTHON, OURS, timed(by_others),
                         "the launch of another library, inside `with graph.launching(stream)`", MOST_LAUNCHES)

@@ -39,6 +39,7 @@ struct driver {
   CUresult (*set_current)(CUcontext);
   CUresult (*launch)(CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int,
                      unsigned int, CUstream, void**, void**);
+  CUresult (*launch_graph)(CUgraphExec, CUstream);
 };
 
 inline int call_failed(xlogmem_error* error, char const* call, CUresult code)
@@ -68,6 +69,7 @@ inline bool bind(driver* of, char const* name, void* function)
     {"cuCtxSynchronize", reinterpret_cast<void**>(&of->synchronize)},
     {"cuCtxSetCurrent", reinterpret_cast<void**>(&of->set_current)},
     {"cuLaunchKernel", reinterpret_cast<void**>(&of->launch)},
+    {"cuGraphLaunch", reinterpret_cast<void**>(&of->launch_graph)},
   };
   for (auto const& known : functions) {
     if (std::string_view{known.name} == name) {

@@ -11,7 +11,7 @@ from xlogmem.native cimport xlogmem_error
 
 cdef extern from "loops/driver.hpp" namespace "xlogmem_bench" nogil:
     cdef struct driver:
-        pass
+        cy.CUresult (*launch_graph)(cy.CUgraphExec, cy.CUstream) noexcept nogil
     bint bind(driver*, const char*, void*)
     uint64_t now()
 
@@ -37,7 +37,7 @@ cdef int bind_driver() except -1:
         return 0
     for name in (b"cuMemAllocFromPoolAsync", b"cuMemFreeAsync", b"cuMemHostAlloc", b"cuMemFreeHost", b"cuEventCreate",
                  b"cuEventDestroy", b"cuEventRecord", b"cuStreamWaitEvent", b"cuCtxSynchronize", b"cuCtxSetCurrent",
-                 b"cuLaunchKernel"):
+                 b"cuLaunchKernel", b"cuGraphLaunch"):
         function = NULL
         succeed(cy.cuGetProcAddress(name, &function, 12000, 0, NULL), "cuGetProcAddress")
         if function == NULL or not bind(&calls, name, function):
