@@ -12,6 +12,7 @@ import pytest
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 from four_streams import READ, READ_WRITE, RELAXED, WRITE, Capture, at
+from graphs_by_hand import join_by_event, raw_launch, some_graph, take_races, used_blocks
 
 from xlogmem import (
     BlockState,
@@ -43,36 +44,10 @@ def x(four):
 @pytest.fixture
 def blocks(x):
     """Three blocks, whose contents are filed."""
-    made = [x.alloc(x.S) for _ in range(3)]
-    x.use(x.S, *((block, WRITE) for block in made))
-    x.use(x.V, *((block, READ) for block in made))  # no longer fresh
+    made = used_blocks(x, 3)
     yield made
     while made:                                     # pytest keeps the list, which must not keep the runtime
         made.pop().close()
-
-
-def take_races(x: Any) -> list[str]:
-    found = x.driver.races()
-    x.driver.clear_races()
-    return found
-
-
-def raw_launch(graph: Graph, stream: Any) -> None:
-    check(cuda.cuGraphLaunch(cuda.CUgraphExec(graph.handle), stream.handle))
-
-
-def join_by_event(source: Any, stream: Any) -> None:
-    """As programs do by hand."""
-    event = check(cuda.cuEventCreate(0))
-    check(cuda.cuEventRecord(event, source.handle))
-    check(cuda.cuStreamWaitEvent(stream.handle, event, 0))
-    check(cuda.cuEventDestroy(event))
-
-
-def some_graph(x: Any, *uses: Any) -> Graph:
-    with capture(x.S) as graph:
-        x.use(x.S, *uses)
-    return graph
 
 
 # ---------------------------------------------------------------------------------------------- order inside
