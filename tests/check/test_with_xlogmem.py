@@ -102,6 +102,59 @@ def test_the_use_that_a_repair_names_repairs_the_program(check, resource, second
     assert (done.returncode, document["findings"]) == (0, []), done.stderr
 
 
+GRAPHS = """
+import xlogmem
+from cuda.bindings import driver as cuda
+runtime = xlogmem.DeviceRuntime(resource=xlogmem.AsyncMemoryResource())
+a, b = runtime.acquire_stream(), runtime.acquire_stream()
+block = runtime.allocate(1024, a)
+with xlogmem.use({used}, read=block):
+    pass
+with xlogmem.capture(a) as graph:
+    {captured}  # captured
+{begin}
+{launch}
+{end}
+runtime.synchronize()
+"""
+FILL = "cuda.cuMemsetD8Async(block.ptr, 7, 1024, {0}.handle)"
+DECLARED = "with xlogmem.use({0}, write=block): " + FILL
+RAW = "cuda.cuGraphLaunch(cuda.CUgraphExec(graph.handle), a.handle)"
+GRAPH_ADVICE = ("capture program.py:{} in `with xlogmem.use(…, write={})` inside `with xlogmem.capture(…) as graph`, "
+                "and launch by `graph.launch(…)` (a graph of another library: `xlogmem.capturing(…)` and "
+                "`graph.launching(…)`): {}.  Or, ")
+
+
+@pytest.mark.parametrize(("used", "begin", "kind", "name", "then"), [
+    ("a", "block.free()", "use-after-free", "block", "the graph holds its memory"),
+    ("b", "block.free()", "race", "block", "the graph holds its memory"),
+    ("a", "block.free(); after = runtime.allocate(1024, a)", "stale-graph", "…", "the graph holds its memory"),
+    ("b", DECLARED.format("b"), "race", "block", "xlogmem queues the wait")])
+@pytest.mark.parametrize("launch", ["graph.launch(a)", RAW, f"with graph.launching(a): {RAW}"])
+def test_the_advice_for_a_graph_repairs_the_program(check, used, begin, kind, name, then, launch):
+    """What the variable of a stale graph's former memory was is not known."""
+    program = GRAPHS.format(used=used, captured=FILL.format("a"), begin=begin, launch=launch, end="")
+    done, document = check(program)
+    finding, = (one for one in document["findings"] if one["kind"] == kind)
+    line = line_of(program, "# captured")
+    assert finding["repair"].startswith(GRAPH_ADVICE.format(line, name, then)), done.stderr
+    done, document = check(GRAPHS.format(used=used, captured=DECLARED.format("a"), begin=begin,
+                                         launch="graph.launch(a)", end=""))
+    assert (done.returncode, document["findings"]) == (0, []), done.stderr
+
+
+@pytest.mark.parametrize(("launch", "end", "repair"), [
+    (f"with xlogmem.use(a, read=other): {RAW}  # wrong", "", "add block to write= of the `use` at program.py:{}: "),
+    ("graph.launch(a)", f"{FILL.format('b')}  # wrong", "launch program.py:{} in `with xlogmem.use(…, write=block)`")])
+def test_the_advice_beside_a_graph(check, launch, end, repair):
+    """It names the `use` around the launch, or work that is beside the graph."""
+    begin = f"other = runtime.allocate(64, a)\n{DECLARED.format('b')}"
+    program = GRAPHS.format(used="b", captured=DECLARED.format("a"), begin=begin, launch=launch, end=end)
+    done, document = check(program)
+    finding, = document["findings"]
+    assert finding["repair"].startswith(repair.format(line_of(program, "# wrong"))), done.stderr
+
+
 FREED_LATER = """
 import sys
 import xlogmem

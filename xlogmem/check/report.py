@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -54,9 +55,10 @@ def repair_of(finding: Finding) -> str | None:
     place = second.place
     where = f"before {place}" if place and is_of_program(place.file) else f"before {second.name}{memory_of(finding)}"
     if finding.kind == "use-after-free":
-        return "free the memory after its last use, or do not use it any more"
+        return either(uses_of(finding), "free the memory after its last use, or do not use it any more")
     if finding.kind == "stale-graph":
-        return "capture the graph again when its memory has another owner, or keep the memory as long as the graph"
+        return either(uses_of(finding), "capture the graph again when its memory has another owner, or keep the memory "
+                                        "as long as the graph")
     if finding.kind in DESTROYED:
         after = f"after {place}" if place and is_of_program(place.file) else "after its last use"
         return f"destroy the {DESTROYED[finding.kind]} {after}, or do not use it any more"
@@ -67,7 +69,7 @@ def repair_of(finding: Finding) -> str | None:
         event = f"an event recorded on it after {first.place or first.name}"
         begin = "let the host write after this call, or" if second.name.endswith("before this call") else f"{where},"
         by_hand = f"{begin} wait for {first.stream.name} or {event}{INSTEAD.get(second.role, '')}"
-        return f"{host_use_of(finding)}.  Or, {by_hand}" if finding.tracked and second.role in WORDS else by_hand
+        return either(host_use_of(finding) if finding.tracked and second.role in WORDS else "", by_hand)
     if second.stream.kind == "host":
         return f"{where}, synchronize with {first.stream.name}"
     if first.stream.kind == "host":
@@ -78,21 +80,28 @@ def repair_of(finding: Finding) -> str | None:
     if place and place == first.place:
         after += " (the earlier time)"                  # of a loop, or of a function that is called twice
     by_hand = f"{where}, make {second.stream.name} wait for an event recorded on {after}"
-    uses = uses_of(finding)
-    return f"{uses}.  Or, {by_hand}" if uses else by_hand
+    return either(uses_of(finding), by_hand)
+
+
+def either(with_xlogmem: str, by_hand: str) -> str:
+    return f"{with_xlogmem}.  Or, {by_hand}" if with_xlogmem else by_hand
 
 
 def uses_of(finding: Finding) -> str:
     """Which launches on xlogmem's own memory to put in which `use`, or which `use` to change; empty where that does not
-    repair it.  New memory needs none on its own stream, until another one uses it."""
-    if not finding.tracked or finding.first.role == "free" or finding.first.captured or finding.second.captured:
+    repair it.  New memory needs none on its own stream, until another one uses it.  A graph may hold freed memory, and
+    no other work."""
+    is_gone = finding.kind != "race" or finding.first.role == "free"
+    if not finding.tracked or (is_gone and not finding.second.captured):
         return ""
-    name = name_of(finding)
+    name = name_of(finding) if finding.kind != "stale-graph" else "…"    # of the next owner
     undeclared = [one for one, known in ((finding.first, ("declared", "new")), (finding.second, ("declared",)))
-               if one.role in WORDS and one.known not in known]
-    renamed, added, launches = [], [], []
+                  if one.role in WORDS and one.known not in known]
+    renamed, added, launches, captured = [], [], [], []
     for one in undeclared:
-        if one.elsewhere:
+        if one.captured and is_of_graph(one.use):
+            captured.append(f"{one.captured_place or one.name} in `with xlogmem.use(…, {WORDS[one.role]}={name})`")
+        elif one.elsewhere:
             renamed.append(audit.repair_of(one.elsewhere.stream.name, one.stream.name, place_in(one.elsewhere.stack)))
         elif one.use:
             memory = "the memory" if name == "…" else name
@@ -104,8 +113,19 @@ def uses_of(finding: Finding) -> str:
                             f"{one.stream.name}")
     if launches:
         added.append(f"launch {' and '.join(dict.fromkeys(launches))}")
-    waits = [f"{', and '.join(dict.fromkeys(added))}: xlogmem queues the wait"] if added else []
+    if captured:
+        added.append(f"capture {' and '.join(dict.fromkeys(captured))} inside `with xlogmem.capture(…) as graph`, and "
+                     "launch by `graph.launch(…)` (a graph of another library: `xlogmem.capturing(…)` and "
+                     "`graph.launching(…)`)")
+    then = "the graph holds its memory" if is_gone else "xlogmem queues the wait"
+    waits = [f"{', and '.join(dict.fromkeys(added))}: {then}"] if added else []
     return ".  ".join([*dict.fromkeys(renamed), *waits])
+
+
+def is_of_graph(use: tuple[Frame, ...]) -> bool:
+    """True unless the program has put a `use` of its own around a launch of a graph."""
+    place = place_in(use)
+    return place is None or re.search(r"\.launch(ing)?\(", place.source) is not None
 
 
 def host_use_of(finding: Finding) -> str:
