@@ -27,6 +27,7 @@ from xlogmem import (
     from_dlpack,
     host,
     use,
+    why,
 )
 from xlogmem.sim.kernels import check
 
@@ -304,6 +305,17 @@ def test_captures_of_two_threads(x, blocks):
 
 
 # ---------------------------------------------------------------------------------------------- closing
+def test_why_memory_that_was_freed_is_still_there(x, blocks):
+    a = blocks[0]
+    graphs = [some_graph(x, (a, READ)) for _ in range(2)]
+    a.free()
+    for left, text in ((2, "2 exports or graphs hold it"), (1, "1 export or graph holds it")):
+        assert any(line.endswith(f"is put off: {text}") for line in why(a)), why(a)
+        assert a.state is BlockState.RETIRED
+        graphs[left - 1].close()
+    assert a.state is BlockState.FREED
+
+
 @pytest.mark.parametrize("recorded", [True, False])
 def test_page_locked_memory_of_a_launch_that_runs_has_no_next_owner(x, recorded):
     """Although the program has freed it, and the graph is closed: the host could change it at once."""

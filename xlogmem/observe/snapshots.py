@@ -44,7 +44,7 @@ class BlockRecord(NamedTuple):
         By the id of a stream, the newest position at which the block was read, or written, there, as far as a next
         user has to be ordered after it.
     windows, pins : int
-        Uses that are still open, and exports that are not released.
+        Uses that are still open, and exports and graphs that hold it.
     resource : int or None
         The place of its resource in `Snapshot.resources`; None for adopted memory.
     age_ns : int or None

@@ -51,10 +51,10 @@ def _beginning(block: BlockRecord) -> str:
 
 
 def _kept(block: BlockRecord) -> str:
-    """The open uses and exports of a block, as text; empty if there are none."""
+    """The open uses of a block, and its exports and graphs, as text; empty if there are none."""
     uses = f"{block.windows} {'uses are' if block.windows > 1 else 'use is'} still open"
-    exports = f"{block.pins} {'exports are' if block.pins > 1 else 'export is'} not released"
-    return " and ".join([uses] * bool(block.windows) + [exports] * bool(block.pins))
+    pins = f"{block.pins} {'exports or graphs hold' if block.pins > 1 else 'export or graph holds'} it"
+    return " and ".join([uses] * bool(block.windows) + [pins] * bool(block.pins))
 
 
 def _put_off(block: BlockRecord) -> str:

@@ -12,7 +12,7 @@ from xlogmem_bench.cases.awaiting import awaited
 from xlogmem_bench.cases.columns import in_columns
 from xlogmem_bench.cases.enabled import through_enabled
 from xlogmem_bench.cases.frees import freed_after_reads
-from xlogmem_bench.cases.graphs import handed_over_inside, launched
+from xlogmem_bench.cases.graphs import handed_over_inside, launched, launched_natively
 from xlogmem_bench.cases.host import accessed_by_host, pinned_pairs
 from xlogmem_bench.cases.lookup import looked_up
 from xlogmem_bench.cases.model import GIB, KERNEL_NS, KIB, MIB, Case
@@ -109,8 +109,10 @@ def lookup_cases(scale: int) -> Iterator[Case]:
 
 def graph_cases() -> Iterator[Case]:
     for blocks in (1, 16):
-        yield Case(f"graph/launch, {blocks} blocks" if blocks > 1 else "graph/launch, 1 block", "graph", "launch",
-                   launched(blocks), {"blocks": blocks}, quick=blocks == 16)
+        name = f"{blocks} blocks" if blocks > 1 else "1 block"
+        yield Case(f"graph/launch, {name}", "graph", "launch", launched(blocks), {"blocks": blocks}, quick=blocks == 16)
+        yield Case(f"graph/launch from C++, {name}", "graph", "native launch", launched_natively(blocks),
+                   {"blocks": blocks}, quick=blocks == 16)
     yield Case("graph/hand-over in a capture", "graph", "round of two nodes", handed_over_inside(), quick=True)
 
 

@@ -17,31 +17,45 @@ from xlogmem_bench.cases.model import Build, Candidate, timed
 from xlogmem_bench.cases.patterns import BY_HAND
 from xlogmem_bench.world import Failed, World
 
-__all__ = ["handed_over_inside", "launched"]
+__all__ = ["handed_over_inside", "launched", "launched_natively"]
 
 RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
 MOST_LAUNCHES = 256                         # before the turn ends, and the device catches up
 MOST_NODES = 512
 
 
+def some_graph(blocks: int, stack: ExitStack) -> tuple[xlogmem.DeviceRuntime, xlogmem.Stream, xlogmem.Graph]:
+    """A graph of one kernel."""
+    runtime = xlogmem.DeviceRuntime()
+    stream = runtime.acquire_stream()
+    held = [runtime.allocate(256, stream) for _ in range(blocks)]
+    kernels = Kernels()
+    with xlogmem.capture(stream) as graph, xlogmem.use(stream, write=held):
+        kernels.fill(stream.handle, held[0].ptr, 1, 1)
+    stack.callback(kernels.close)
+    stack.callback(graph.close)
+    return runtime, stream, graph
+
+
+def launched_natively(blocks: int) -> Build:
+    """The same as `launched`, from C++."""
+    def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
+        runtime, stream, graph = some_graph(blocks, stack)
+        native = _loops.GraphLaunches(runtime, graph, stream.handle)
+        yield Candidate("driver", CPP, FLOOR, native.driver, "cuGraphLaunch", MOST_LAUNCHES)
+        yield Candidate("xlogmem", CPP, OURS, native.run, "through the C table", MOST_LAUNCHES)
+
+    return build
+
+
 def launched(blocks: int) -> Build:
     """A graph of one kernel, launched again and again on one stream."""
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
-        runtime = xlogmem.DeviceRuntime()
-        stream = runtime.acquire_stream()
-        held = [runtime.allocate(256, stream) for _ in range(blocks)]
-        kernels = Kernels()
-        with xlogmem.capture(stream) as graph, xlogmem.use(stream, write=held):
-            kernels.fill(stream.handle, held[0].ptr, 1, 1)
-        stack.callback(kernels.close)
-        stack.callback(graph.close)
+        _, stream, graph = some_graph(blocks, stack)
         executable, handle = cuda.CUgraphExec(graph.handle), cuda.CUstream(stream.handle)
         yield Candidate("driver", PYTHON, FLOOR, timed(partial(cuda.cuGraphLaunch, executable, handle)),
                         "cuGraphLaunch through cuda.bindings", MOST_LAUNCHES)
         yield Candidate("xlogmem", PYTHON, OURS, timed(partial(graph.launch, stream)), most=MOST_LAUNCHES)
-        native = _loops.GraphLaunches(runtime, graph, stream.handle)
-        yield Candidate("driver", CPP, FLOOR, native.driver, "cuGraphLaunch", MOST_LAUNCHES)
-        yield Candidate("xlogmem", CPP, OURS, native.run, "through the C table", MOST_LAUNCHES)
         by_others = partial(launch_inside, graph, stream, executable, handle)
         yield Candidate("xlogmem, launching", PYTHON, OURS, timed(by_others),
                         "the launch of another library, inside `with graph.launching(stream)`", MOST_LAUNCHES)
