@@ -152,7 +152,7 @@ def _sentence(event: Event, needed: list[str]) -> str:
     if event.kind == "use" or event.kind == "record use":
         said = f"{name} was used on {where} ({event.access})"
     elif event.kind == "free put off":
-        said = f"the free of {name} was put off: a use or an export is open, or a graph is being captured"
+        said = f"the free of {name} was put off: a use or an export is open, or a graph holds it or is being captured"
     elif event.kind in ("free", "free failed") and needed:
         said = f"the free of {name} on {where} waits for {counted(len(needed), 'user')}: {', '.join(needed)}"
     elif event.kind == "free failed":
