@@ -505,6 +505,7 @@ cdef int order_after_all(CoreState* core, StreamState* stream, StreamState* sour
                          Failure* failure) except -1 nogil
 cdef int order_after_itself(CoreState* core, StreamState* stream, Failure* failure) except -1 nogil
 cdef void end_order(CoreState* core) noexcept nogil
+cdef int fence_before_capture(CoreState* core, cy.CUstream handle) except -1 nogil
 cdef bint begin_launch(GraphState* graph) noexcept nogil
 cdef void end_launch(GraphState* graph) noexcept nogil
 cdef bint begin_close(GraphState* graph) noexcept nogil

@@ -810,7 +810,7 @@ def test_a_use_that_is_named_after_the_end_holds_nothing(x, blocks):
 
 def test_a_capture_that_the_program_spoils_or_ends_is_reported(x, blocks):
     a = blocks[0]
-    with pytest.raises(StreamMisuseError, match="was spoilt by a call"), capture(x.S):
+    with pytest.raises(StreamMisuseError, match="was ended, or spoilt by a call"), capture(x.S):
         cuda.cuStreamSynchronize(x.S.handle)
         x.use(x.S, (a, WRITE))
     with pytest.raises(StreamMisuseError, match="ended, or was spoilt, before this"), capture(x.S):

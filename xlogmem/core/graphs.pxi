@@ -9,7 +9,7 @@
 # launch of the graph is a use, which may name blocks that are freed and held.
 
 from xlogmem._base.cpp cimport check
-from xlogmem._order cimport order_after_itself_unlocks
+from xlogmem._order cimport fence_now_unlocks, order_after_itself_unlocks
 
 
 cdef Block* find_pinned_locked(CoreState* core, uint32_t slot, uint64_t generation) noexcept nogil:
@@ -64,6 +64,29 @@ cdef int release_block(CoreState* core, HeldBlock* held) except -1 nogil:
     if is_still_locked(core, held.block, held.generation):      # else evicted meanwhile
         unpin_export_locked(core, held.block)
     core.order.lock.unlock()
+    return 0
+
+
+# ---------------------------------------------------------------------------------------------- before a capture
+cdef int fence_before_capture(CoreState* core, cy.CUstream handle) except -1 nogil:
+    """Record a fence behind what is filed on a stream that begins to capture, or joins a capture: nothing can be
+    recorded there later, and others wait for its work.  An unowned stream has a fence behind each of its uses."""
+    cdef OrderState* order = core.order
+    cdef StreamState* stream
+    cdef Failure ignored                                # without a fence others are refused while it captures
+    cdef Scope scope
+    cdef size_t i
+    if enter_context(order.context, &scope, &ignored):
+        return 0
+    order.lock.lock()
+    for i in range(order.streams.size()):
+        stream = order.streams[i]
+        if (stream.handle == handle and <bint>stream.alive and not stream.unowned and not stream.remote
+                and stream.count):
+            fence_now_unlocks(order, stream)
+            break
+    order.lock.unlock()
+    leave_context(&scope)
     return 0
 
 

@@ -18,7 +18,7 @@ The pages: `interchange/dlpack.pxi`, `interchange/cuda_array.pxi`, `interchange/
 
 from libc.stdint cimport uint64_t
 
-from xlogmem.errors import DeviceLostError
+from xlogmem.errors import DeviceLostError, StreamMisuseError
 from xlogmem.interop.devices import DeviceState, get_device_state
 from xlogmem._base.failures cimport Failure
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
@@ -34,12 +34,13 @@ from xlogmem._driver cimport (
     enter_context,
     kind_of_memory,
     leave_context,
+    stream_is_capturing,
 )
 from xlogmem._order cimport OrderState, advance, order_after_unlocks
 from xlogmem.blocks cimport Core, DeviceBlock, adopt_device_range
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, new_buffer
-from xlogmem.launch cimport LaunchRecorder
+from xlogmem.launch cimport LaunchRecorder, has_captures
 from xlogmem.streams cimport Stream
 
 
@@ -96,6 +97,29 @@ cdef int refuse_device(Core core, object device_id) except -1:
         raise BufferError(f"the array is on device {device_id}, the buffer is to be on "
                           f"{core.ordering.context.device_id}")
     return 0
+
+
+cdef Stream stream_for_import(Core core, object given):
+    """Return the stream on which an imported array may be used at once, before its library is called: it would order
+    the stream after work that is not captured."""
+    cdef Stream stream = core.stream_of(given)
+    cdef bint capturing = False
+    cdef Failure failure
+    cdef Scope scope
+    cdef int failed
+    if not has_captures():
+        return stream
+    enter(core, &scope)
+    with nogil:
+        failed = stream_is_capturing(stream.state.handle, &capturing, &failure)
+    leave(&scope)
+    if failed:
+        core.fail(&failure, f"querying {stream!r}")
+    if capturing:
+        raise StreamMisuseError(f"stream={stream!r} is capturing a graph, and the array's library would order it after "
+                                "work that is not captured. Import the array before the capture, or inside it without "
+                                "stream=")
+    return stream
 
 
 cdef int order_now(Core core, Stream stream, Stream producer) except -1:

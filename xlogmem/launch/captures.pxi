@@ -16,6 +16,7 @@ from xlogmem._core cimport (
     access_of,
     adopt,
     allow_unrecorded_work,
+    end_calls,
     end_order,
     hold_block,
     order_after_all,
@@ -295,9 +296,9 @@ cdef class CaptureCore(Core):
         cdef StandIn block = self.blocks.get(failure.generation)
         self.refuse_over()
         if failure.kind in (STREAM_IS_CAPTURING, SOURCE_IS_CAPTURING):
-            raise StreamMisuseError(f"{where}{what}: the capture was spoilt by a call that CUDA does not allow in one, "
-                                    "such as a wait for the stream, or a stream that takes part was destroyed: capture "
-                                    "again without it")
+            raise StreamMisuseError(f"{where}{what}: the capture was ended, or spoilt by a call that CUDA does not "
+                                    "allow in one, such as a wait for the stream, or a stream that takes part was "
+                                    "destroyed: capture again without it")
         if block is not None:
             failure.generation = block.held.block.generation
         return self.runtime.fail(failure, what, where)
@@ -376,6 +377,8 @@ cdef CaptureCore make_capture_core(Core runtime, bint is_foreign):
     core = CaptureCore.__new__(CaptureCore, pool, DirectMemoryResource(runtime.device_id), policy="precise",
                                may_wait=False)
     core.runtime = runtime
+    core.streams = None                                 # it has no names for streams of others
+    end_calls(&core.state)                              # what happens inside is no history: a launch is
     core.is_foreign = is_foreign
     core.members, core.stand_ins, core.blocks, core.living, core.owners = {}, {}, {}, set(), []
     return core

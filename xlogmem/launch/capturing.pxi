@@ -1,6 +1,7 @@
 # `capture` and `capturing`: a capture begins with its core, and ends with its graph.
 
-from xlogmem._core cimport drain_if_abandoned
+from xlogmem._base.failures cimport DRIVER_FAILED, Failure, raise_failure
+from xlogmem._core cimport drain_if_abandoned, fence_before_capture, refuse_forked
 from xlogmem._driver cimport (
     LEGACY,
     SPOILT_CAPTURE,
@@ -35,6 +36,9 @@ cdef class Capture:
         """Leave a capture that was entered and dropped to the next call that needs memory."""
         if self.core is not None and not process_is_closing():
             leave_dropped((self.core,), NULL, self.core.ordering.context.handle)
+
+    def __reduce__(self):
+        raise TypeError("a capture cannot be copied: a stream has one at a time")
 
     def __enter__(self):
         cdef Stream known
@@ -79,6 +83,7 @@ cdef class Capture:
                 failed = capture_of(self.handle, &self.number, &failure)
                 if not failed and begins and self.number == 0:
                     begins = False
+                    fence_before_capture(&self.core.runtime.state, self.handle)
                     failed = begin_capture(self.handle, mode, &failure)
                     if not failed and capture_of(self.handle, &self.number, &failure):
                         failed = 1
@@ -118,8 +123,11 @@ cdef class Capture:
     def __exit__(self, kind, error, traceback):
         cdef bint failed = error is not None
         cdef object first = None
+        cdef Failure failure
         if self.core is None:
             raise StreamMisuseError("this capture is not entered, or has ended: use it in a `with` statement")
+        if refuse_forked(&failure):
+            raise_failure(&failure)
         try:
             with nogil:
                 drain_if_abandoned(&self.core.state)    # uses that were dropped are filed
@@ -153,7 +161,7 @@ cdef class Capture:
             entered = not enter_context(context, &scope, &failure)
             refused = capture_of(self.handle, &number, &failure)
             if number in (0, self.number, <uint64_t>SPOILT_CAPTURE):    # else the program has begun another one
-                if is_own:                              # if it was spoilt, too
+                if is_own and number != 0:              # if it was spoilt, too
                     refused = end_capture(self.handle, &graph, &failure)
                     number = self.number
                 if graph != NULL:
@@ -162,6 +170,9 @@ cdef class Capture:
                     graph_destroy(graph, &ignored)
             if entered:
                 leave_context(&scope)
+        if refused and failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD:
+            raise StreamMisuseError(f"capture: another thread has begun this capture, with mode={self.mode!r}: leave the "
+                                    "`with` statement there, or pass mode='relaxed'. The capture goes on")
         end_known(self.number)
         self.graph.launches.executable = executable
         self.graph.end(failed or refused or number != self.number)

@@ -8,7 +8,14 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._base.signatures import Signed
 from xlogmem._base.cpp cimport make_new
-from xlogmem._core cimport NOT_READY, GraphState, begin_close, begin_launch, end_launch
+from xlogmem._core cimport (
+    NOT_READY,
+    GraphState,
+    begin_close,
+    begin_launch,
+    end_launch,
+    fence_before_capture,
+)
 from xlogmem._driver cimport executable_destroy, graph_launch
 from xlogmem.blocks cimport Export, release_export
 
@@ -96,7 +103,11 @@ cdef class Graph:
         if takes_part(handle, core):
             core.entered(handle, known)
             return
+        if known is not None and core_of(known) is not core.runtime:
+            raise StreamMisuseError(f"fork: {known!r} belongs to another runtime than {core.runtime!r}")
         core.owners.append(stream)
+        with nogil:
+            fence_before_capture(&core.runtime.state, handle)
         member = core.member(handle, known)
         try:
             core.order_after(member, core.first(), f"forking {stream!r}")
@@ -195,6 +206,8 @@ cdef class Graph:
         """Make a recorder of all blocks."""
         cdef LaunchRecorder recorder
         self.refuse_unready(method)
+        if stream is None:
+            raise TypeError(f"{method}: stream is missing: {method}(stream)")
         if isinstance(stream, Stream) and (<Stream>stream).core is self.runtime:
             recorder = record_on(<Stream>stream)
         else:

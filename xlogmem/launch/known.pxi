@@ -34,11 +34,11 @@ cdef int end_known(uint64_t number) except -1:
 
 cdef int forget_capture(CaptureCore core) except -1:
     """Forget a capture that was entered and dropped; the stream goes on capturing."""
-    warn(f"a capture of {core.runtime!r} was entered and dropped, and its stream still captures: use it in a `with` "
-         "statement", ResourceWarning)
     end_known(core.ordering.state.capture)
     if not core.is_over:
         core.end(True)
+    warn(f"a capture of {core.runtime!r} was entered and dropped, and its stream still captures: use it in a `with` "
+         "statement", ResourceWarning)
     return 0
 
 

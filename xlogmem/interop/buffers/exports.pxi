@@ -9,6 +9,7 @@
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 
+from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import DTYPES
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
 from xlogmem._driver cimport LEGACY
@@ -19,7 +20,7 @@ from xlogmem.blocks cimport Core, DeviceBlock, Export, release_export
 from xlogmem.interop._arrow cimport array_capsule, schema_capsule
 from xlogmem.interop._dlpack cimport DLPackExport, capsule_of, fill_tensor, make_host_copy, new_export
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
-from xlogmem.launch cimport LaunchRecorder, export_inside
+from xlogmem.launch cimport LaunchRecorder, export_inside, is_in_capture
 from xlogmem.streams cimport Stream
 
 
@@ -186,4 +187,8 @@ cdef tuple export_arrow(Buffer buffer, dict keywords):
         raise NotImplementedError(f"unknown keyword(s): {', '.join(unknown)}")
     if buffer.layout.size:
         recorder = buffer.new_hand_over(choose_stream(buffer), READ)
+        if is_in_capture(recorder):
+            raise StreamMisuseError("__arrow_c_device_array__: the buffer's stream takes part in a capture, and the event "
+                                    "of an Arrow array would belong to the graph. Export it before the capture, or as "
+                                    "DLPack")
     return schema, array_capsule(buffer.layout, buffer.device.status.device_id, buffer.block, recorder)

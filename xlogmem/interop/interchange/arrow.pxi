@@ -75,7 +75,7 @@ def from_arrow(array, /, *, stream=None, state=None):
     enter(device.core, &scope)
     try:
         kind = kind_of_array(device.core, layout, "the array")
-        ordered = device.core.stream_of(stream)
+        ordered = stream_for_import(device.core, stream)
         if source.sync_event != NULL:
             wait_event(device.core, ordered, (<cy.CUevent*>source.sync_event)[0])
         taken = take_array(pair[1])                     # if this fails, it is released in the caller's context

@@ -127,7 +127,7 @@ cdef Buffer import_array(DeviceSnapshot device, object array, object device_id, 
     refuse_device(device.core, device_id)
     what = producer if producer is not None else find_producer_stream(array)
     owner = device.core.stream_of(what) if what is not None else None
-    ordered = device.core.stream_of(stream) if stream is not None or owner is None else None
+    ordered = stream_for_import(device.core, stream) if stream is not None or owner is None else None
     handle = (owner if owner is not None else ordered).handle
     return import_capsule(device, capsule_from(array, {"stream": handle}), owner, ordered)
 
@@ -137,7 +137,7 @@ cdef Buffer from_capsule(DeviceSnapshot device, object capsule, object producer,
         raise StreamMisuseError("a DLPack capsule is ordered already, on a stream that only the caller knows: say "
                                 "stream=")
     return import_capsule(device, capsule, device.core.stream_of(producer) if producer is not None else None,
-                          device.core.stream_of(stream))
+                          stream_for_import(device.core, stream))
 
 
 cdef Buffer import_capsule(DeviceSnapshot device, object capsule, Stream producer, Stream ordered):
