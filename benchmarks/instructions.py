@@ -32,7 +32,8 @@ PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table
          "use of 1 block, Python", "use of 16 blocks, Python", "hand-over, Python", "4 blocks of another stream, read",
          "for the host: allocate + free, C table", "for the host: allocate + free, Python",
          "access by the host, Python", "1 of 1,000 columns, C table, pool", "1 of 1,000 columns, Python, pool",
-         "1 of 1,000 sizes, C table, pool")
+         "1 of 1,000 sizes, C table, pool", "unowned stream: allocate + free, C table, pool",
+         "unowned stream: allocate + free, Python, pool")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -97,6 +98,14 @@ def paths() -> dict[str, Callable[[int], object]]:
 
         return run
 
+    bare = int(check(cuda.cuStreamCreate(1)))
+    of_bare = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(initial_pool_size=1 << 24))
+    table_of_bare = _loops.Allocator.table(of_bare)
+
+    def allocate_on_bare(rounds: int) -> None:
+        for _ in range(rounds):
+            of_bare.allocate(1 << 16, bare).free()
+
     host_memory = xlogmem.PoolMemoryResource(xlogmem.PinnedMemoryResource())
     on_host = xlogmem.DeviceRuntime(resource=host_memory)
     for_host, accessed = _loops.Allocator.table(on_host), on_host.allocate(256, xlogmem.host)
@@ -112,7 +121,8 @@ def paths() -> dict[str, Callable[[int], object]]:
         _loops.Uses([(0, [(block, 1) for block in range(4)])], [used.acquire_stream()], blocks).run,
         lambda rounds: for_host.pairs(1 << 16, [_loops.HOST], rounds), allocate_for_host,
         python_uses((xlogmem.host, {"write": accessed})),
-        batches([1 << 12] * 1000), python_batches, batches([256 * size for size in range(1, 1001)])), strict=True))
+        batches([1 << 12] * 1000), python_batches, batches([256 * size for size in range(1, 1001)]),
+        lambda rounds: table_of_bare.pairs(1 << 16, [bare], rounds), allocate_on_bare), strict=True))
 
 
 def work() -> None:

@@ -95,6 +95,7 @@ cdef enum:
     GROUP = 64                  # blocks of a batch, for which a lock is held without a pause
     NO_HANDLE = ~<size_t>0
     HOST_HANDLE = ~<size_t>1    # in place of a stream's, of a cache of the host
+    HANDLE_OF_ID = <size_t>1 << 63      # with the driver's id: in place of the handle of a stream that may be destroyed
     HOST_CACHES = 4             # resources of which the host caches memory
 
 
@@ -117,7 +118,8 @@ cdef cppclass StreamCache:
     StreamState* stream         # NULL: closed
     ResourceTable* resource     # whose memory it has
     atomic[size_t]* room        # bytes that it may have
-    size_t handle
+    size_t handle               # or what stands in its place
+    flag by_id                  # the driver's id does: the stream may be destroyed, and another one get its handle
     size_t cached_bytes
     uint64_t generation         # the last that was given
     uint64_t last_generation    # of those that may be
@@ -125,6 +127,7 @@ cdef cppclass StreamCache:
     uint64_t live_blocks
     uint64_t allocations
     uint64_t frees
+    uint64_t fenced_frees       # of a stream that may be destroyed: those behind which it has a fence
     CachedSize sizes[CACHED_SIZES]
     vector[CachedPlace] places          # sets of CACHE_WAYS
     uint32_t shift              # of a hash, which leaves the number of a set
@@ -382,6 +385,9 @@ cdef bint allocate_from_cache(CoreState* core, StreamCache* cache, size_t handle
                               Block** result) except -1 nogil
 cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil
 cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
+cdef void bring_in_at_locked(CoreState* core, StreamState* stream, uint64_t ptr) noexcept nogil
+cdef bint free_by_id_into_cache(StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil
+cdef bint is_fence_due_locked(StreamState* stream, uint32_t frees, uint32_t at) noexcept nogil
 cdef bint allocate_by_handle(CoreState* core, StreamCache* cache, size_t handle, size_t nbytes,
                              Block** result) noexcept nogil
 cdef bint free_plainly_at(CoreState* core, uint64_t ptr) noexcept nogil
@@ -580,6 +586,16 @@ cdef inline int mark_lost_if_sticky(CoreState* core, int failed, Failure* failur
     if failed and is_sticky(failure):
         core.marks.fetch_or(LOST)
     return failed
+
+
+cdef inline size_t handle_of_id(uint64_t driver_id) noexcept nogil:
+    """Return what stands in the place of the handle of a stream that may be destroyed: no other stream has its id."""
+    return <size_t>driver_id | <size_t>HANDLE_OF_ID
+
+
+cdef inline size_t handle_in_cache(StreamState* stream) noexcept nogil:
+    """Return the handle of a stream as its cache has it."""
+    return handle_of_id(stream.driver_id) if <bint>stream.unowned else <size_t>stream.handle
 
 
 cdef inline StreamCache* host_cache_of(CoreState* core, ResourceTable* resource) noexcept nogil:

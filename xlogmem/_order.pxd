@@ -266,11 +266,11 @@ cdef bint needs_fence_now(StreamState* stream) noexcept nogil
 cdef int fence_now_unlocks(OrderState* order, StreamState* stream) except -1 nogil
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,
                                     uint64_t position) noexcept nogil
-cdef void hold_stream_locked(StreamState* stream) noexcept nogil
+cdef void hold_stream_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef void release_stream_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef bint has_several_devices() noexcept nogil
 cdef int wait_for_calls_unlocks(OrderState* order, StreamState* stream) except -1 nogil
-cdef void own_locked(StreamState* stream) noexcept nogil
+cdef void own_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef void leave_owner_locked(OrderState* order, StreamState* stream) noexcept nogil
 cdef bint forbid_context_sync(bint forbidden) noexcept nogil
 cdef void disown_locked(OrderState* order, StreamState* stream) noexcept nogil

@@ -8,12 +8,13 @@ import pytest
 from c_table import Hold, Refused
 from cuda.bindings import driver as cuda
 from foreign_streams import NON_BLOCKING, ForeignStream
-from four_streams import WRITE
+from four_streams import WRITE, at
 
 from xlogmem import (
     AsyncMemoryResource,
     DeviceLostError,
     DeviceRuntime,
+    LimitingResourceAdaptor,
     PoolMemoryResource,
     StreamMisuseError,
     StreamPool,
@@ -40,6 +41,14 @@ def hold(x):
     hold.close()
 
 
+@pytest.fixture
+def bare():
+    """The handle of a stream that its owner may destroy."""
+    stream = check(cuda.cuStreamCreate(NON_BLOCKING))
+    yield int(stream)
+    check(cuda.cuStreamDestroy(stream))
+
+
 def warm(hold, handle):
     """The stream has SIZE bytes in its cache, at this address."""
     for _ in range(6):
@@ -55,6 +64,13 @@ def with_handle(handle):
         made.append(check(cuda.cuStreamCreate(NON_BLOCKING)))
         assert len(made) < 64
     return made
+
+
+def fenced(x, hold, handle):
+    """Allocate and free until a free has left a fence on the stream."""
+    before = x.records()
+    while x.records() == before:
+        hold.free(hold.allocate(SIZE, handle), handle)
 
 
 def test_a_query_that_fails_takes_nothing(x, hold, driver):
@@ -145,6 +161,119 @@ def test_the_cache_of_a_destroyed_stream_is_closed_if_it_cannot_be_unregistered(
     block.free()
     for stream in made:
         check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.parametrize("freed", ["before", "on the next stream", "dropped"])
+def test_the_next_stream_with_a_handle_does_not_get_what_the_former_one_has_cached(x, hold, freed):
+    """Nor a block that is local on the former one, and freed on the next one, or dropped."""
+    former = check(cuda.cuStreamCreate(NON_BLOCKING))
+    handle = int(former)
+    warm(hold, handle)
+    block = x.runtime.allocate(SIZE, handle) if freed == "dropped" else None
+    ptr = block.ptr if freed == "dropped" else hold.allocate(SIZE, handle)
+    late, again = x.work(at(handle)), x.work(at(handle))
+    if freed == "before":
+        hold.free(ptr, handle)
+    check(cuda.cuStreamDestroy(former))
+    made = with_handle(handle)
+    assert not x.ordered(late, at(handle))              # nothing else orders the two streams
+    if freed == "on the next stream":
+        hold.free(ptr, handle)
+    del block
+    following = hold.allocate(SIZE, handle)
+    assert following != ptr or x.ordered(again, at(handle))
+    hold.free(following, handle)
+    check(cuda.cuCtxSynchronize())
+    for stream in made:
+        check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.mark.parametrize("tail", [0, 15])
+def test_what_a_destroyed_stream_has_cached_comes_back_through_its_fence(four, driver, tail):
+    """What it has freed since then comes back by a reap, which waits for the whole context."""
+    x = four(resource=PoolMemoryResource(LimitingResourceAdaptor(AsyncMemoryResource(), ROOM), initial_pool_size=ROOM))
+    hold, former = Hold(x.runtime), check(cuda.cuStreamCreate(NON_BLOCKING))
+    handle = int(former)
+    warm(hold, handle)
+    blocks = [hold.allocate(SIZE, handle) for _ in range(48)]
+    early, late = x.work(at(handle)), x.work(at(handle))
+    for ptr in blocks:
+        hold.free(ptr, handle)
+    fenced(x, hold, handle)
+    cached = [hold.allocate(SIZE, handle) for _ in range(tail)]
+    unfenced = x.work(at(handle))
+    for ptr in cached:
+        hold.free(ptr, handle)
+    check(cuda.cuStreamDestroy(former))
+    assert not x.ordered(early, x.T)
+    syncs = driver.calls("cuCtxSynchronize")
+    held = [hold.allocate(SIZE, x.T.handle) for _ in range(ROOM // SIZE - tail)]
+    assert set(blocks) - set(held) == set(cached)
+    assert x.ordered(late, x.T)
+    assert driver.calls("cuCtxSynchronize") == syncs
+    if tail:
+        with pytest.raises(Refused, match="reap_pending"):
+            hold.allocate(SIZE, x.T.handle)
+        x.runtime.reap_pending()
+        held += [hold.allocate(SIZE, x.T.handle) for _ in range(tail)]
+        assert x.ordered(unfenced, x.T)
+    for ptr in held:
+        hold.free(ptr, x.T.handle)
+    hold.close()
+
+
+def test_a_pair_on_a_bare_handle_makes_two_queries_twice_and_a_fence_for_sixteen(x, hold, driver, bare):
+    warm(hold, bare)
+    fenced(x, hold, bare)
+    before, cached = driver.all_calls(), x.runtime.counters()["cached"]
+    for _ in range(15):
+        hold.free(hold.allocate(SIZE, bare), bare)
+    calls = driver.all_calls()
+    assert {name: count - before.get(name, 0) for name, count in calls.items() if count != before.get(name, 0)} == {
+        "cuStreamIsCapturing": 30, "cuStreamGetId": 30}
+    records = x.records()
+    for _ in range(49):
+        hold.free(hold.allocate(SIZE, bare), bare)
+    assert x.records() == records + 4
+    assert x.runtime.counters()["cached"] == cached + 64
+
+
+def test_a_free_on_a_bare_handle_that_captures_leaves_the_capture(x, hold, bare):
+    warm(hold, bare)
+    ptr = hold.allocate(SIZE, bare)
+    check(cuda.cuStreamBeginCapture(bare, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+    hold.free(ptr, bare)
+    with pytest.raises(Refused, match="capturing"):
+        hold.allocate(SIZE, bare)
+    check(cuda.cuGraphDestroy(check(cuda.cuStreamEndCapture(bare))))
+    assert x.runtime.live_bytes == 0
+
+
+def test_a_query_of_the_id_that_fails_takes_nothing(x, hold, driver, bare):
+    warm(hold, bare)
+    driver.fail("cuStreamGetId", code=INVALID_CONTEXT)
+    ptr = hold.allocate(SIZE, bare)                     # the device's context is entered, and the query repeated
+    assert x.runtime.live_bytes == SIZE
+    driver.fail("cuStreamGetId", code=INVALID_CONTEXT)
+    hold.free(ptr, bare)
+    assert x.runtime.live_bytes == 0
+
+
+@pytest.mark.parametrize("kept", ["promised", "owned"])
+def test_a_bare_handle_that_is_kept_from_now_on_has_its_cache_by_the_handle(x, hold, driver, kept):
+    owner = ForeignStream()
+    warm(hold, owner.handle)
+    if kept == "promised":
+        hold.hold_stream(owner.handle)
+    else:
+        x.runtime.register_stream(owner)
+    warm(hold, owner.handle)
+    queries, before = driver.calls("cuStreamGetId"), x.runtime.counters()["cached"]
+    hold.free(hold.allocate(SIZE, owner.handle), owner.handle)
+    assert driver.calls("cuStreamGetId") == queries
+    assert x.runtime.counters()["cached"] == before + 1
+    if kept == "promised":
+        hold.release_stream(owner.handle)
 
 
 @pytest.mark.parametrize("device", [0, 1])

@@ -219,11 +219,13 @@ def test_a_local_block_outlives_the_registration_of_its_stream(x):
         x.runtime.allocate(SIZE, S)
 
 
-def test_a_stream_that_may_be_destroyed_has_no_cache(x):
+@pytest.mark.parametrize("maximum", [None, ROOM])
+def test_a_stream_that_may_be_destroyed_has_a_cache_where_not_each_free_has_a_fence(four, maximum):
+    x = four(resource=PoolMemoryResource(initial_pool_size=ROOM, maximum_pool_size=maximum))
     owner = ForeignStream()
     for _ in range(6):
         x.runtime.allocate(SIZE, owner.handle).free()
-    assert x.runtime.counters()["cached"] == 0
+    assert (x.runtime.counters()["cached"] > 0) == (maximum is None)
 
 
 def test_an_allocation_on_a_capturing_stream_is_refused(x):

@@ -107,7 +107,7 @@ cdef int allocate(CoreState* core, ResourceTable* resource, Allocation* wanted, 
     cache = <StreamCache*>stream.cache.load() if resource == core.resource else NULL
     if (cache != NULL and <size_t>stream.handle > PER_THREAD and not goes_slowly(core)
             and may_allocate_at(<size_t>stream.handle)
-            and allocate_from_cache(core, cache, <size_t>stream.handle, wanted, result)):
+            and allocate_from_cache(core, cache, handle_in_cache(stream), wanted, result)):
         return 0
     if refuse_forked(failure) or begin_call(core.order, stream, failure):
         return 1
@@ -116,7 +116,7 @@ cdef int allocate(CoreState* core, ResourceTable* resource, Allocation* wanted, 
         return 1
     drain(core)
     failed = refuse_stream(core, stream, failure)
-    if failed or (cache != NULL and allocate_from_cache(core, cache, <size_t>stream.handle, wanted, result)):
+    if failed or (cache != NULL and allocate_from_cache(core, cache, handle_in_cache(stream), wanted, result)):
         end_call(core.order, stream)
     else:
         failed = allocate_in_call(core, resource, wanted, RELEASE_STREAM, result, failure)

@@ -179,7 +179,7 @@ cdef int allocate_at_once(CoreState* core, ResourceTable* resource, Allocation* 
     else:
         done = query_at_once(core, stream, failure)
         cache = <StreamCache*>stream.cache.load() if resource == core.resource else NULL
-        handle = <size_t>stream.handle
+        handle = handle_in_cache(stream)
     if done != DONE:
         return done
     if cache != NULL and allocate_from_cache(core, cache, handle, wanted, result):

@@ -39,17 +39,39 @@ cdef void want_size_locked(CoreState* core, ResourceTable* resource, StreamState
 
 cdef StreamCache* open_cache_locked(CoreState* core, StreamState* stream) noexcept nogil:
     """Return the cache of a stream; NULL if it can have none: the handle of another thread's default stream means
-    another stream, and cached memory needs its stream, so a stream that may be destroyed has no cache."""
+    another stream, and where each free on a stream that may be destroyed has a fence there is nothing to gain."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamCache* cache = <StreamCache*>stream.cache.load()
     if cache != NULL:
         return cache
-    if stream.thread or <bint>stream.unowned or not <bint>stream.alive:
+    if stream.thread or not <bint>stream.alive or (<bint>stream.unowned and not can_cache_by_id(core, stream)):
         return NULL
     cache = closed_cache_locked(core)
     if cache != NULL:
-        open_locked(core, cache, core.resource, stream, <size_t>stream.handle)
+        open_locked(core, cache, core.resource, stream, handle_in_cache(stream))
     return cache
+
+
+cdef inline bint can_cache_by_id(CoreState* core, StreamState* stream) noexcept nogil:
+    """True if a stream that may be destroyed may have a cache: its id leaves room for the mark of one, and the
+    handles of others."""
+    return core.resource.frontiers.frees_per_fence > 1 and stream.driver_id < <uint64_t>HANDLE_OF_ID >> 1
+
+
+cdef bint is_fence_due_locked(StreamState* stream, uint32_t frees, uint32_t at) noexcept nogil:
+    """True if a stream that may be destroyed has so many frees into a pool behind its last fence; those into its cache
+    count.  These then have a position that the next fence covers."""
+    cdef StreamCache* cache = <StreamCache*>stream.cache.load()
+    cdef bint due
+    if cache == NULL:
+        return frees >= at
+    cache.cache_lock.lock()
+    due = frees + cache.frees - cache.fenced_frees >= at
+    if due:
+        cache.fenced_frees = cache.frees
+        advance(stream)
+    cache.cache_lock.unlock()
+    return due
 
 
 cdef StreamCache* open_host_cache_locked(CoreState* core, ResourceTable* resource) noexcept nogil:
@@ -90,6 +112,8 @@ cdef void open_locked(CoreState* core, StreamCache* cache, ResourceTable* resour
     cache.room = &cache.host_room if is_host(stream) else &core.order.cache_room
     cache.stream = stream
     cache.handle = handle
+    cache.by_id.store(<bint>stream.unowned)
+    cache.fenced_frees = 0
     cache.cache_lock.unlock()
     stream.cache.store(cache)
     core.order.caches_open += not is_host(stream)

@@ -18,6 +18,9 @@
 # Positions.  A cache takes none.  A free reads how many positions its stream has taken.  The next position was, or will
 # be, taken after that, so a fence that covers it is recorded after everything that was queued before the free.
 #
+# A stream that may be destroyed has a cache too.  It is found by the driver's id of the stream, because another stream
+# may get the handle.  Of the frees through the C table each 16th goes the ordinary way, which leaves a fence.
+#
 # The caches of streams have memory of one pool, the runtime's own resource; the host has a cache for each of a few
 # pools.  Caches are no reserve.  Before a pool expands or reports its figures, all caches are emptied into it; before
 # it makes a stream wait, the cache of that stream is.  The cache of a stream is closed before the stream is
@@ -141,6 +144,19 @@ cdef bint free_at_into_cache(CoreState* core, StreamCache* cache, size_t handle,
     return block != NULL
 
 
+cdef bint free_by_id_into_cache(StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
+    """Do as `free_at_into_cache` on a stream that may be destroyed.  False too where the free has to leave a fence; see
+    `is_fence_due_locked`."""
+    cdef Block* block = NULL
+    cache.cache_lock.lock()
+    if cache.frees - cache.fenced_frees + 1 < cache.resource.frontiers.frees_per_fence:
+        block = cached_at(cache, handle, ptr)
+    if block != NULL:
+        cache_local(cache, block)
+    cache.cache_lock.unlock()
+    return block != NULL
+
+
 cdef inline Block* cached_at(StreamCache* cache, size_t handle, uint64_t ptr) noexcept nogil:
     """Return the local block at an address, if the cache takes it; else NULL.  Called with the lock of the cache."""
     cdef CachedPlace* places = places_of(cache, ptr)
@@ -197,6 +213,23 @@ cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) no
             found = True
         cache.cache_lock.unlock()
     return found
+
+
+cdef void bring_in_at_locked(CoreState* core, StreamState* stream, uint64_t ptr) noexcept nogil:
+    """Make the block at an address an ordinary one, if it is local on this stream.  A lookup that does not know the
+    stream brings in all local blocks."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef StreamCache* cache = <StreamCache*>stream.cache.load()
+    cdef CachedPlace* places
+    cdef size_t i
+    if cache == NULL:
+        return
+    cache.cache_lock.lock()
+    places = places_of(cache, ptr)
+    for i in range(CACHE_WAYS):
+        if places[i].ptr == ptr and places[i].block.state == LOCAL:
+            settle_local_locked(core, cache, places[i].block)
+    cache.cache_lock.unlock()
 
 
 cdef void settle_local_locked(CoreState* core, StreamCache* cache, Block* block) noexcept nogil:

@@ -102,7 +102,7 @@ cdef int allocate_group_in_call(CoreState* core, Allocation* wanted, Piece* piec
     cdef bint has_pool = core.resource.frontiers != NULL and core.resource.frontiers.allocate_at_once != NULL
     cdef Block* block
     cdef size_t i = 0
-    if take_local_group(core, <StreamCache*>wanted.stream.cache.load(), <size_t>wanted.stream.handle, wanted, pieces,
+    if take_local_group(core, <StreamCache*>wanted.stream.cache.load(), handle_in_cache(wanted.stream), wanted, pieces,
                         count):
         return 0
     while True:
@@ -162,8 +162,8 @@ cdef int allocate_many_at_once(CoreState* core, Allocation* wanted, Piece* piece
         done = query_at_once(core, stream, failure)
     while first < count and done == DONE:
         end = end_of_group(first, count)
-        if not take_local_group(core, <StreamCache*>stream.cache.load(), <size_t>stream.handle, wanted, &pieces[first],
-                                end - first):
+        if not take_local_group(core, <StreamCache*>stream.cache.load(), handle_in_cache(stream), wanted,
+                                &pieces[first], end - first):
             if not core.order.lock.try_lock():
                 return NOT_AT_ONCE
             if not <bint>stream.alive or take_group_locked(core, wanted, pieces, first, end) != end:

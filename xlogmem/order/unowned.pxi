@@ -9,7 +9,8 @@
 #     a free, carried out   none: its home is needed, or the default stream frees the block
 #                           (`leave_unowned_home_locked`, core/free.pxi)
 #     a free, put off       `free_without_its_stream_unlocks` (core/deferred.pxi)
-#     frees into a pool     through the C table one for every 16, `fence_after_frees_unlocks` (table/functions.pxi)
+#     frees into a pool     through the C table one for every 16, those into the cache of the stream included:
+#                           `fence_after_frees_unlocks` (table/functions.pxi)
 #     a new chunk           `expand_unlocks` (resources/pool/expand.pxi)
 #     an export             `fence_export` (core/export.pxi)
 #     another discipline    `change_discipline_unlocks` (order/registrations.pxi)
@@ -32,8 +33,11 @@ cdef void disown_locked(OrderState* order, StreamState* stream) noexcept nogil:
     close_cache_locked(order, stream)                   # its handle may mean another stream
 
 
-cdef void own_locked(StreamState* stream) noexcept nogil:
+cdef void own_locked(OrderState* order, StreamState* stream) noexcept nogil:
     """Mark the stream as owned: an object that keeps it alive is held."""
+    check(order.lock.held(), "the lock is held")
+    if <bint>stream.unowned:
+        close_cache_locked(order, stream)               # the next one is found by the handle
     stream.unowned.store(False)
     stream.lives_by_holds = False
 
@@ -46,10 +50,12 @@ cdef void leave_owner_locked(OrderState* order, StreamState* stream) noexcept no
     stream.lives_by_holds = stream.holds != 0
 
 
-cdef void hold_stream_locked(StreamState* stream) noexcept nogil:
+cdef void hold_stream_locked(OrderState* order, StreamState* stream) noexcept nogil:
     """Count a promise that the stream is kept.  A thread ends its default stream, whatever was promised."""
+    check(order.lock.held(), "the lock is held")
     stream.holds += 1
     if stream.unowned and stream.thread == 0:
+        close_cache_locked(order, stream)               # the next one is found by the handle
         stream.unowned.store(False)
         stream.lives_by_holds = True
 

@@ -73,6 +73,7 @@ from xlogmem._core cimport (
     allocate_by_handle,
     allocate_from_cache,
     allocate_in_call,
+    bring_in_at_locked,
     count_all_locked,
     drain,
     encode_for_check,
@@ -83,16 +84,18 @@ from xlogmem._core cimport (
     free_at_into_cache,
     free_block,
     free_by_handle,
+    free_by_id_into_cache,
     free_found_unlocks,
     free_plainly_at,
     free_without_wait,
     goes_slowly,
+    has_deferred_work,
     host_cache_of,
+    is_fence_due_locked,
     keep_stack_of_free,
     keep_unreported_locked,
     live_block_at_locked,
     mark_lost_if_sticky,
-    may_allocate_at,
     refuse_lost,
     report_refused_free_locked,
     requeue_free_locked,
@@ -225,14 +228,17 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
     cdef CoreState* core = hold.core
     cdef StreamState* state = default_stream(hold, stream)
     cdef StreamCache* cache = cache_of_handle(hold, state, stream)
+    cdef size_t handle = 0
     cdef Allocation wanted
     cdef Scope scope
     cdef int failed
-    if cache != NULL and not goes_slowly(core) and (state != NULL or may_allocate_at(<size_t>stream)):
+    if cache != NULL and not goes_slowly(core):
+        handle = find_handle(state, cache, stream)
+    if handle != 0:
         start_call(&wanted, nbytes, <cy.CUstream>stream)
         wanted.tag = hold.tag
-        if (allocate_from_cache(core, cache, named_handle(stream), &wanted, block)
-                or (hold.tag == NULL and allocate_by_handle(core, cache, named_handle(stream), nbytes, block))):
+        if (allocate_from_cache(core, cache, handle, &wanted, block)
+                or (hold.tag == NULL and allocate_by_handle(core, cache, handle, nbytes, block))):
             return 0
     if state != NULL and not goes_slowly(core):
         start_call_on(&wanted, nbytes, state)
@@ -356,8 +362,11 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
         return free_slowly(hold, ptr, stream, block, failure)
     state = default_stream(hold, stream)
     cache = cache_of_handle(hold, state, stream)
-    if cache != NULL and (free_at_into_cache(core, cache, named_handle(stream), ptr)
-                          or free_by_handle(core, cache, named_handle(stream), ptr)):
+    if unlikely(cache != NULL and state == NULL and <bint>cache.by_id):
+        if free_by_id(core, cache, stream, ptr):
+            return 0
+    elif cache != NULL and (free_at_into_cache(core, cache, named_handle(stream), ptr)
+                            or free_by_handle(core, cache, named_handle(stream), ptr)):
         return 0
     if (state != NULL and (core.resource.finds_device or core.resource.frontiers != NULL)
             and not goes_slowly(core)):
@@ -365,6 +374,14 @@ cdef int free_on(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, F
         if block[0] != NULL:
             return failed
     return free_slowly(hold, ptr, stream, block, failure)
+
+
+cdef bint free_by_id(CoreState* core, StreamCache* cache, void* stream, uint64_t ptr) noexcept nogil:
+    """Free on a stream that may be destroyed, into its cache alone: a free into the pool takes its part in a fence."""
+    cdef size_t handle = 0
+    if not has_deferred_work(core):
+        handle = find_handle(NULL, cache, stream)
+    return handle != 0 and free_by_id_into_cache(cache, handle, ptr)
 
 
 cdef int free_slowly(RuntimeHold* hold, uint64_t ptr, void* stream, Block** block, Failure* failure) except -1 nogil:
@@ -401,6 +418,8 @@ cdef int free_at_unlocks(CoreState* core, uint64_t ptr, StreamState* stream, Cap
     check(core.order.lock.held(), "the lock is held")
     cdef FrontierTable* frontiers
     cdef size_t nbytes
+    if stream != NULL:
+        bring_in_at_locked(core, stream, ptr)
     block[0] = live_block_at_locked(core, ptr)
     if block[0] == NULL:
         report_refused_free_locked(core, ptr, stack)
@@ -426,7 +445,7 @@ cdef int fence_after_frees_unlocks(CoreState* core, FrontierTable* frontiers, St
     for the whole context instead."""
     check(core.order.lock.held(), "the lock is held")
     stream.unfenced_frees += 1 + <uint32_t>(nbytes // <size_t>LARGE)
-    if stream.unfenced_frees >= frontiers.frees_per_fence:
+    if is_fence_due_locked(stream, stream.unfenced_frees, frontiers.frees_per_fence):
         fence_now_unlocks(core.order, stream)
     return 0
 

@@ -24,7 +24,6 @@ from xlogmem._core cimport (
     drain,
     free_group_by_handle,
     goes_slowly,
-    may_allocate_at,
     refuse_lost,
 )
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing
@@ -72,13 +71,16 @@ cdef size_t allocate_many_by_handle(RuntimeHold* hold, size_t count, const size_
     cdef CoreState* core = hold.core
     cdef StreamState* state = default_stream(hold, stream)
     cdef StreamCache* cache = cache_of_handle(hold, state, stream)
+    cdef size_t handle = 0
     cdef Piece[GROUP] pieces
     cdef size_t first = 0, n
-    cdef bint complete = (cache != NULL and not goes_slowly(core)
-                          and (state != NULL or may_allocate_at(<size_t>stream)))
+    cdef bint complete
+    if cache != NULL and not goes_slowly(core):
+        handle = find_handle(state, cache, stream)
+    complete = handle != 0
     while complete and first < count:
         n = start_group(count - first, &nbytes[first], &ptrs[first], pieces)
-        complete = allocate_group_by_handle(core, cache, named_handle(stream), hold.tag, pieces, n)
+        complete = allocate_group_by_handle(core, cache, handle, hold.tag, pieces, n)
         end_group(n, pieces, &ptrs[first])
         first += n if complete else 0
     return first

@@ -3,7 +3,8 @@
 # The legacy default stream is the usual one, and is found without a lock: once it was named, the hold keeps it busy, so
 # that it cannot be unregistered.  Other handles are cached with the number of the registration that they meant.  A
 # cached handle is trusted where no other stream can have the same handle: own streams, default streams, streams whose
-# owner is held.  For all other handles the driver is queried each time; see `_foreign`.
+# owner is held.  For all other handles the driver is queried each time; see `_foreign`, and for streams that have a
+# cache `find_handle`.
 #
 # Uses find a stream that is known to live by its handle alone, in the acquisition of the lock in which they find their
 # blocks.  A caller that promises to keep a stream (`hold_stream`) makes it one of these.
@@ -15,8 +16,8 @@ from libc.stdio cimport snprintf
 from xlogmem._base.cpp cimport atomic, check, vector
 from xlogmem._base.failures cimport DRIVER_FAILED, STREAM_IS_CAPTURING, Failure, fail_argument, fail_stream
 from xlogmem._base.labels cimport Label
-from xlogmem._core cimport CoreState, StreamCache, Window, return_window
-from xlogmem._driver cimport LEGACY, PER_THREAD, process_was_forked, stream_is_capturing
+from xlogmem._core cimport CoreState, StreamCache, Window, handle_of_id, may_allocate_at, return_window
+from xlogmem._driver cimport LEGACY, PER_THREAD, process_was_forked, stream_id, stream_is_capturing
 from xlogmem._foreign.objects cimport Identified, identify_unlocks
 from xlogmem._order cimport (
     OPAQUE,
@@ -123,7 +124,7 @@ cdef void name_cache_locked(RuntimeHold* hold, size_t handle, StreamCache* cache
 
 cdef inline StreamCache* cache_of_handle(RuntimeHold* hold, StreamState* state, void* stream) noexcept nogil:
     """Return the cache of a stream, as far as this hold knows it; `state` is the default stream, if that is meant.
-    Caches live as long as the runtime, and a stream that has a cache is known by its handle."""
+    Caches live as long as the runtime.  The stream may have been destroyed: see `find_handle`."""
     cdef NamedCache* places
     cdef size_t i
     if state != NULL:
@@ -133,6 +134,25 @@ cdef inline StreamCache* cache_of_handle(RuntimeHold* hold, StreamState* state, 
         if places[i].handle.load() == <size_t>stream:
             return places[i].cache.load()
     return NULL
+
+
+cdef inline size_t find_handle(StreamState* state, StreamCache* cache, void* stream) noexcept nogil:
+    """Return what the cache has as the handle, if it is still the cache of the stream that is meant; `state` is the
+    default stream, if that is meant.  0 if the stream is capturing, or if that cannot be known without a context."""
+    cdef size_t handle = <size_t>stream
+    if state != NULL:
+        return <size_t>LEGACY
+    if not may_allocate_at(handle):
+        return 0
+    return find_handle_of_id(handle) if unlikely(<bint>cache.by_id) else handle
+
+
+cdef size_t find_handle_of_id(size_t handle) noexcept nogil:
+    cdef uint64_t driver_id = 0
+    cdef Failure ignored
+    if stream_id(<cy.CUstream>handle, &driver_id, &ignored):
+        return 0
+    return handle_of_id(driver_id)
 
 
 cdef void leave_streams(RuntimeHold* hold) noexcept nogil:
@@ -288,7 +308,7 @@ cdef void keep_stream_locked(RuntimeHold* hold, cy.CUstream handle, StreamState*
     fill_known(&kept.stream, handle, stream)
     kept.thread = stream.thread
     kept.holds = 1
-    hold_stream_locked(stream)
+    hold_stream_locked(hold.core.order, stream)
 
 
 cdef bint leave_stream_of_hold_unlocks(RuntimeHold* hold, cy.CUstream handle, bint entered) noexcept nogil:

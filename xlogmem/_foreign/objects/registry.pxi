@@ -519,7 +519,7 @@ cdef class StreamRegistry:
         if self.keep(stream, what).state == stream.state:           # else a finalizer was faster
             with nogil:
                 self.ordering.state.lock.lock()
-                own_locked(stream.state)
+                own_locked(&self.ordering.state, stream.state)
                 self.ordering.state.lock.unlock()
         return 0
 
