@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import gc
+import random
 from types import SimpleNamespace
 
 import pytest
@@ -69,8 +70,11 @@ def with_handle(handle):
 def fenced(x, hold, handle):
     """Allocate and free until a free has left a fence on the stream."""
     before = x.records()
-    while x.records() == before:
+    for _ in range(16):
         hold.free(hold.allocate(SIZE, handle), handle)
+        if x.records() > before:
+            return
+    raise AssertionError("16 frees left no fence")
 
 
 def test_a_query_that_fails_takes_nothing(x, hold, driver):
@@ -220,6 +224,41 @@ def test_what_a_destroyed_stream_has_cached_comes_back_through_its_fence(four, d
     for ptr in held:
         hold.free(ptr, x.T.handle)
     hold.close()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("full", [False, True])
+def test_no_memory_is_handed_out_too_early_where_bare_handles_come_and_go(four, driver, full, seed):
+    """Blocks are filled without a record, and freed on their stream, on another one, or after its end."""
+    upstream = LimitingResourceAdaptor(AsyncMemoryResource(), ROOM) if full else None
+    x, chance = four(resource=PoolMemoryResource(upstream, initial_pool_size=ROOM)), random.Random(seed)
+    hold, live = Hold(x.runtime), []
+    streams = [check(cuda.cuStreamCreate(NON_BLOCKING)) for _ in range(4)]
+    for _ in range(1500):
+        place = chance.randrange(len(streams))
+        handle = int(streams[place])
+        if chance.random() < .02:
+            check(cuda.cuStreamDestroy(streams[place]))
+            streams[place] = check(cuda.cuStreamCreate(NON_BLOCKING))
+        elif len(live) < chance.choice((2, 40)):
+            nbytes = chance.choice((1, 1, 1, 2, 512)) << 11
+            try:
+                live.append((hold.allocate(nbytes, handle), handle))
+            except Refused:                             # what destroyed streams have freed last is out of reach
+                x.runtime.reap_pending()
+                continue
+            x.kernels.fill(handle, live[-1][0], 1, nbytes // 4)
+        else:
+            ptr, home = live.pop(chance.randrange(len(live)))
+            hold.free(ptr, home if home in map(int, streams) and chance.random() < .9 else handle)
+    for ptr, _ in live:
+        hold.free(ptr, int(streams[0]))
+    hold.close()
+    check(cuda.cuCtxSynchronize())
+    assert driver.races() == []
+    assert x.runtime.counters()["cached"] > 100
+    for stream in streams:
+        check(cuda.cuStreamDestroy(stream))
 
 
 def test_a_pair_on_a_bare_handle_makes_two_queries_twice_and_a_fence_for_sixteen(x, hold, driver, bare):
