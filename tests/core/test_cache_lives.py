@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import gc
 import random
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -258,6 +259,63 @@ def test_no_memory_is_handed_out_too_early_where_bare_handles_come_and_go(four, 
     assert driver.races() == []
     assert x.runtime.counters()["cached"] > 100
     for stream in streams:
+        check(cuda.cuStreamDestroy(stream))
+
+
+def test_threads_share_bare_handles_while_others_promise_to_keep_them(x, hold, driver):
+    """And while the pool is trimmed and looked at.  Each thread has a handle of its own too, which comes and goes."""
+    context = check(cuda.cuCtxGetCurrent())
+    shared = [check(cuda.cuStreamCreate(NON_BLOCKING)) for _ in range(2)]
+    errors, stop = [], threading.Event()
+
+    def allocate_and_free(seed):
+        check(cuda.cuCtxSetCurrent(context))
+        chance, own, live = random.Random(seed), check(cuda.cuStreamCreate(NON_BLOCKING)), []
+        for _ in range(600):
+            handle = int(chance.choice([*shared, own]))
+            if chance.random() < .02:
+                for ptr, home in live:
+                    hold.free(ptr, home)
+                live.clear()
+                check(cuda.cuStreamDestroy(own))
+                own = check(cuda.cuStreamCreate(NON_BLOCKING))
+            elif len(live) < chance.choice((2, 20)):
+                live.append((hold.allocate(SIZE, handle), handle))
+                x.kernels.fill(handle, live[-1][0], 1, SIZE // 4)
+            else:
+                hold.free(*live.pop(chance.randrange(len(live))))
+        for ptr, home in live:
+            hold.free(ptr, home)
+        check(cuda.cuStreamDestroy(own))
+
+    def disturb():
+        check(cuda.cuCtxSetCurrent(context))
+        while not stop.is_set():
+            hold.hold_stream(int(shared[0]))
+            x.runtime.resource.trim()
+            hold.counters()
+            hold.release_stream(int(shared[0]))
+            x.runtime.snapshot()
+
+    def kept(work, *arguments):
+        try:
+            work(*arguments)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=kept, args=(allocate_and_free, seed)) for seed in range(4)]
+    other = threading.Thread(target=kept, args=(disturb,))
+    for thread in [*threads, other]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    other.join()
+    check(cuda.cuCtxSynchronize())
+    assert errors == []
+    assert driver.races() == []
+    assert x.runtime.live_bytes == 0
+    for stream in shared:
         check(cuda.cuStreamDestroy(stream))
 
 
