@@ -513,8 +513,6 @@ cdef int order_after_itself(CoreState* core, StreamState* stream, Failure* failu
 cdef void end_order(CoreState* core) noexcept nogil
 cdef int fence_before_capture(CoreState* core, cy.CUstream handle) except -1 nogil
 cdef bint begin_launch(GraphState* graph) noexcept nogil
-cdef void prefetch_blocks_locked(CoreState* core, GraphState* graph) noexcept nogil
-cdef void prefetch_used(Window* window) noexcept nogil
 cdef void end_launch(GraphState* graph) noexcept nogil
 cdef bint begin_close(GraphState* graph) noexcept nogil
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,

@@ -8,7 +8,7 @@
 # The graph holds the blocks themselves by pins, as an export does: a free is put off until the graph is closed.  A
 # launch of the graph is a use, which may name blocks that are freed and held.
 
-from xlogmem._base.cpp cimport check, prefetch
+from xlogmem._base.cpp cimport check
 from xlogmem._order cimport fence_now_unlocks, order_after_itself_unlocks
 
 
@@ -97,26 +97,6 @@ cdef bint begin_launch(GraphState* graph) noexcept nogil:
         return True
     end_launch(graph)
     return False
-
-
-cdef void prefetch_blocks_locked(CoreState* core, GraphState* graph) noexcept nogil:
-    """Have the blocks of a graph in the processor's caches, which the last launch has emptied."""
-    check(core.order.lock.held(), "the lock is held")
-    cdef size_t i
-    for i in range(graph.requests.size()):
-        prefetch_block(core.blocks[graph.requests[i].slot])
-
-
-cdef void prefetch_used(Window* window) noexcept nogil:
-    """Do the same after the launch, for the filing."""
-    cdef size_t i
-    for i in range(window.uses.size()):
-        prefetch_block(window.uses[i].block)
-
-
-cdef inline void prefetch_block(Block* block) noexcept nogil:
-    prefetch(block)
-    prefetch(<char*>block + 64)
 
 
 cdef void end_launch(GraphState* graph) noexcept nogil:

@@ -12,7 +12,7 @@ from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import capture, capturing
 from xlogmem._base.cpp cimport make_new
 from xlogmem._base.failures cimport Failure, UnderWay, put_back, set_aside
-from xlogmem._core cimport Block, Found, GraphState, begin_launch, end_launch, free_block, prefetch_used
+from xlogmem._core cimport Block, Found, GraphState, begin_launch, end_launch, free_block
 from xlogmem._driver cimport Scope, enter_context, graph_launch, leave_context, stream_is_capturing
 from xlogmem.blocks cimport Core
 from xlogmem.launch cimport (
@@ -289,8 +289,6 @@ cdef int table_launch_graph(xlogmem_runtime* runtime, void* stream, xlogmem_grap
         table_cancel(runtime, use)
         failed = refuse_use(hold.core, &failure, 0, error)
     elif not failed:
-        if use != NULL:
-            prefetch_used(<Window*>use)
         failed = table_finish(runtime, use, error)
     end_launch(launches)
     return failed

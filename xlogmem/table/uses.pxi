@@ -58,7 +58,6 @@ from xlogmem._core cimport (
     note_thread,
     open_known_locked,
     prepare,
-    prefetch_blocks_locked,
     prepare_rest,
     refuse_forked,
     refuse_lost,
@@ -197,7 +196,6 @@ cdef inline int find_blocks_locked(CoreState* core, Window* window, Launch* laun
     cdef Request* request
     cdef Found found
     if unlikely(launch.graph != NULL):
-        prefetch_blocks_locked(core, launch.graph)
         window.requests = launch.graph.requests
         return 0
     window.requests.resize(launch.count)
