@@ -16,8 +16,8 @@ __all__ = ["INCLUDE", "STRINGS", "TABLE", "Allowed", "Finding", "allowed", "find
 TABLE = Path(__file__).parents[1] / "words.toml"
 SCANNED = ("xlogmem/**/*.py", "xlogmem/**/*.py[xi]", "xlogmem/**/*.px[di]", "xlogmem/**/*.[ch]pp", "xlogmem/**/*.h",
            "cpp/**/*.[ch]pp", "benchmarks/*.py", "benchmarks/src/**/*.p[yx]*", "benchmarks/src/**/*.hpp",
-           "*.md", "docs/*.md", "benchmarks/*.md", "examples/*", ".ci/*", "*.py", "tests/**/*.py",
-           "tests/**/*.toml", "tests/**/*.txt")
+           "*.md", "docs/*.md", "docs/*.py", "docs/_extensions/*.py", "docs/*.rst", "docs/*/*.rst", "benchmarks/*.md",
+           "examples/*", ".ci/*", "*.py", "tests/**/*.py", "tests/**/*.toml", "tests/**/*.txt")
 NUMBERED = ("tests/", "docs/promises.md", "docs/ordering.md")   # may cite numbers of rules
 NUMBER = re.compile(r"\bcontract \d+|\bW\d{1,2}\b")
 NO = re.compile(r"(?<![Tt]here )\b(?:is|are) no (?!longer\b|more\b|less\b|fewer\b|later\b|earlier\b)\w+")

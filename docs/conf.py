@@ -1,0 +1,97 @@
+"""The site, for Sphinx:  make -C docs html."""
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+sys.path.insert(0, str(HERE / "_extensions"))
+
+from standins import stand_in  # noqa: E402
+
+import xlogmem  # noqa: E402
+
+stand_in("cudf", "cudf.core", "cudf.core.buffer", "cudf.core.buffer.spillable_buffer", "cudf.core.column",
+         "cudf.core.frame", "cudf.pandas", "cudf.pandas.fast_slow_proxy", "pylibcudf")
+for _name, _module in xlogmem._MODULES.items():         # xlogmem.history, as programs say, is an attribute
+    sys.modules[f"xlogmem.{_name}"] = import_module(_module)
+
+project = "xlogmem"
+author = "the authors of xlogmem"
+release = version = re.search(r'__version__ = "(.+)"', (ROOT / "xlogmem/__init__.py").read_text())[1]
+html_title = f"xlogmem {version}"
+
+extensions = [
+    "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.intersphinx",
+    "breathe", "myst_parser", "numpydoc", "sphinx_click", "sphinx_copybutton", "sphinx_design",
+    "outside", "tasks",                                 # _extensions/
+]
+root_doc = "index"
+exclude_patterns = ["_build", "README.md"]              # README.md is the index on the code host
+templates_path = ["_templates"]
+if find_spec("xlogmem_bench"):
+    tags.add("bench")                                   # noqa: F821  Sphinx gives it to this file
+
+# Links between the pages are those of the code host: to the files, and to headings as it names them.
+myst_heading_anchors = 4
+myst_enable_extensions = ["colon_fence"]
+
+# Docstrings: `name` is a link where there is such a name, and else code.
+default_role = "autolink"
+autosummary_generate = [str(page.relative_to(HERE)) for page in HERE.glob("reference/*.rst")]
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints = "none"                              # the docstrings name the types
+numpydoc_show_class_members = False
+
+
+# Sites that link here, and are linked from here; a build needs no network.
+intersphinx_mapping = {}
+
+# The headers' comments are read by doxygen, through a filter that marks them as documentation.
+doxygen = HERE / "_build/doxygen"
+breathe_projects = {"xlogmem": str(doxygen / "xml")}
+breathe_default_project = "xlogmem"
+breathe_domain_by_extension = {"h": "c", "hpp": "cpp"}
+breathe_show_include = False
+if shutil.which("doxygen") is None:
+    raise SystemExit("the pages of the headers need doxygen: apt-get install doxygen")
+doxygen.mkdir(parents=True, exist_ok=True)
+subprocess.run(["doxygen", "-"], cwd=HERE, check=True, text=True, input=f"""
+    INPUT = ../xlogmem/include/xlogmem.h ../xlogmem/include/xlogmem.hpp
+    OUTPUT_DIRECTORY = {doxygen}
+    INPUT_FILTER = "{sys.executable} {HERE}/_extensions/comments.py"
+    GENERATE_XML = YES
+    GENERATE_HTML = NO
+    GENERATE_LATEX = NO
+    EXTRACT_ALL = YES
+    PREDEFINED = Py_PYTHON_H=1 __cplusplus=201703L
+    EXCLUDE_SYMBOLS = xlogmem::detail* CUstream_st _object
+    QUIET = YES
+    WARN_AS_ERROR = FAIL_ON_WARNINGS
+""")
+
+html_theme = "pydata_sphinx_theme"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_theme_options = {
+    "navbar_align": "left",
+    "navbar_end": ["theme-switcher"],
+    "navbar_persistent": ["search-button"],
+    "show_toc_level": 2,
+    "show_prev_next": False,
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "secondary_sidebar_items": ["page-toc"],
+}
+html_sidebars = {"index": []}
+html_show_sourcelink = False
+html_copy_source = False
+copyright = "the authors of xlogmem. Apache License 2.0"
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
