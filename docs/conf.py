@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -30,13 +29,11 @@ html_title = f"xlogmem {version}"
 extensions = [
     "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.intersphinx",
     "breathe", "myst_parser", "numpydoc", "sphinx_click", "sphinx_copybutton", "sphinx_design",
-    "outside", "tasks",                                 # _extensions/
+    "drawn", "outside", "tasks",                        # _extensions/
 ]
 root_doc = "index"
 exclude_patterns = ["_build", "README.md"]              # README.md is the index on the code host
 templates_path = ["_templates"]
-if find_spec("xlogmem_bench"):
-    tags.add("bench")                                   # noqa: F821  Sphinx gives it to this file
 
 # Links between the pages are those of the code host: to the files, and to headings as it names them.
 myst_heading_anchors = 4
@@ -48,7 +45,6 @@ autosummary_generate = [str(page.relative_to(HERE)) for page in HERE.glob("refer
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints = "none"                              # the docstrings name the types
 numpydoc_show_class_members = False
-
 
 # Sites that link here, and are linked from here; a build needs no network.
 intersphinx_mapping = {}

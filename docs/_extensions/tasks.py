@@ -32,8 +32,8 @@ def code(language: str, text: str) -> str:
 def page_of(task: Task, folder: Path, programs: Path, pages: dict[Path, Path]) -> str:
     docs = folder.parents[1]
     root = docs.parent
-    title = task["task"][0].upper() + task["task"][1:]
-    parts = [title, "=" * len(title), "", task["how"].strip(), ""]
+    title = re.sub(r"^(?!xlogmem)\w", lambda first: first[0].upper(), task["task"])
+    parts = [title, "=" * len(title), "", ".. currentmodule:: xlogmem", "", task["how"].strip(), ""]
     if "out" in task:
         parts += [".. note::", "", f"   Not run by the tests: {task['out']}.", ""]
     run = task.get("run", "")
@@ -70,7 +70,7 @@ def make_tasks(docs: Path) -> None:
     lists = []
     for group in dict.fromkeys(task["group"] for task in tasks):
         names = [f"   tasks/{slug(task)}" for task in tasks if task["group"] == group]
-        lists += [group, "-" * len(group), "", ".. toctree::", "   :maxdepth: 1", "", *names, ""]
+        lists += [".. toctree::", "   :maxdepth: 1", f"   :caption: {group}", "", *names, ""]
     write(folder / "lists.txt", "\n".join(lists))
     wanted = {f"{slug(task)}.rst" for task in tasks}
     for path in folder.glob("*.rst"):

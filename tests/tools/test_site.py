@@ -5,6 +5,7 @@ import re
 import sys
 import tomllib
 import zlib
+from itertools import pairwise
 from os.path import normpath
 from pathlib import Path
 
@@ -22,7 +23,7 @@ REFERENCE = "\n".join(page.read_text() for page in sorted(DOCS.glob("reference/*
 @pytest.fixture
 def extension(monkeypatch):
     monkeypatch.setattr(sys, "path", [str(DOCS / "_extensions"), *sys.path])
-    for name in ("comments", "outside", "tasks"):
+    for name in ("comments", "drawings", "outside", "tasks"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return __import__
 
@@ -160,3 +161,19 @@ def test_each_task_has_a_page_with_its_program(extension, tmp_path):
         assert ("Not run by the tests" in page) == ("out" in task)
         more, = re.findall(r":doc:`/([^`]+)` has more", page)
         assert (DOCS / f"{more}.md").exists()
+
+
+def test_each_drawing_is_drawn_once(extension):
+    drawings = extension("drawings")
+    table = tomllib.loads((DOCS / "concepts/drawings.toml").read_text())
+    words = (DOCS / "concepts/words.rst").read_text()
+    assert sorted(re.findall(r"^\.\. drawing:: (\S+)$", words, re.MULTILINE)) == sorted(table)
+    for name, drawing in table.items():
+        svg = drawings.svg(name, drawing)
+        assert svg.count("<rect") == len(drawing["marks"])
+        assert svg.count('class="arrow"') == len(drawing.get("arrows", ()))
+        # A stream waits for what comes before, and draws no two things at one place.
+        assert all(begin < end for _, begin, _, end, _ in drawing.get("arrows", ()))
+        for lane in drawing["lanes"]:
+            marks = sorted(mark[1:3] for mark in drawing["marks"] if mark[0] == lane)
+            assert all(end <= begin for (_, end), (begin, _) in pairwise(marks)), (name, lane)
