@@ -43,6 +43,14 @@ class Device:
         As cuda.core writes it; ``CUDA_VISIBLE_DEVICES`` and nvidia-smi put ``GPU-`` before it.
     total_memory : int
         In bytes.
+
+    Examples
+    --------
+    >>> first, *others = xlogmem.devices()
+    >>> first.device_id
+    0
+    >>> first.get_runtime() is xlogmem.get_runtime(first)
+    True
     """
 
     device_id: int
@@ -99,6 +107,11 @@ def devices() -> tuple[Device, ...]:
     Notes
     -----
     Makes no context and no runtime.
+
+    Examples
+    --------
+    >>> [device.device_id for device in xlogmem.devices()]
+    [0, 1]
     """
     return tuple(map(_device, range(device_count())))
 
@@ -147,6 +160,12 @@ class DevicePool:
     Notes
     -----
     Thread-safe.  Neither the pool nor a choice makes a runtime; `Device.get_runtime` does.
+
+    Examples
+    --------
+    >>> pool = xlogmem.DevicePool("all")
+    >>> block = pool.round_robin().get_runtime().allocate("1MiB")
+    >>> pool.synchronize()
     """
 
     def __init__(self, devices: str | SupportsIndex | Iterable[SupportsIndex] = "all") -> None:
@@ -247,6 +266,11 @@ def can_access_peer(device_id: SupportsIndex, peer_id: SupportsIndex) -> bool:
     -----
     Makes no context (``cuDeviceCanAccessPeer``).  Copies need no access: the driver finds a way between any two
     devices.  Thread-safe.
+
+    Examples
+    --------
+    >>> xlogmem.can_access_peer(0, 1)
+    True
     """
     return _driver.can_access_peer(*parse_pair(device_id, peer_id))
 
@@ -279,6 +303,14 @@ def enable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> None
     not heed the former). Other pools of that device, as RMM's, are opened when `use` first meets memory of theirs.
     Call it before other threads allocate there.  One direction; call it twice for both.  It stays enabled, and a
     repeated call opens what was added.  Thread-safe; the current context stays as it is.
+
+    Examples
+    --------
+    >>> xlogmem.enable_peer_access(1, 0)            # kernels on device 1 may touch memory of device 0
+    >>> x = xlogmem.get_runtime(0).allocate("1MiB")
+    >>> work = xlogmem.get_runtime(1).acquire_stream()
+    >>> with xlogmem.use(work, read=x):
+    ...     pass                                    # launch(x.ptr) on device 1
     """
     device, peer = parse_pair(device_id, peer_id)
     if not _driver.can_access_peer(device, peer):
@@ -310,6 +342,11 @@ def disable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> Non
     -----
     Work that is still using the memory fails: synchronize the device first.  Pools that `use` has opened by itself stay
     open.  Nothing happens if the access was not enabled.  Thread-safe.
+
+    Examples
+    --------
+    >>> xlogmem.enable_peer_access(0, 1)
+    >>> xlogmem.disable_peer_access(0, 1)
     """
     device, peer = parse_pair(device_id, peer_id)
     forget_peers(device)

@@ -34,5 +34,9 @@ def get_cmake_dir() -> str:
     -------
     str
         The absolute path.
+
+    Examples
+    --------
+    >>> command = ["cmake", f"-Dxlogmem_DIR={xlogmem.get_cmake_dir()}", "."]
     """
     return str((PACKAGE / "share/cmake/xlogmem").absolute())

@@ -65,6 +65,11 @@ def enable(devices: int | Iterable[int] | None = None, *, policy: str | None = N
         xlogmem.
     initial_pool_size, maximum_pool_size : int, optional
         In bytes, of that pool; see `PoolMemoryResource`.
+
+    Examples
+    --------
+    >>> import xlogmem.cudf                                                 # doctest: +SKIP
+    >>> xlogmem.cudf.enable()               # before data is loaded         # doctest: +SKIP
     """
     xlogmem.rmm.enable(devices, policy=policy, pool_allocator=pool_allocator, initial_pool_size=initial_pool_size,
                        maximum_pool_size=maximum_pool_size)
@@ -181,6 +186,10 @@ def view(column: Any) -> ColumnView:
     -----
     Writes through the view change every shallow copy of the column, as with ``cupy.asarray``: cuDF shares memory until
     cuDF itself writes.  Take ``copy(deep=True)`` first to write to one copy only.
+
+    Examples
+    --------
+    >>> x = cupy.asarray(xlogmem.cudf.view(df["x"]))                        # doctest: +SKIP
     """
     if HAVE_CUDF and isinstance(column, _FastSlowProxy):
         (column,) = _of_proxy(column, lambda _: None)

@@ -58,6 +58,13 @@ def metrics() -> dict[str, Any]:
     Notes
     -----
     Makes no driver call, and takes no snapshot: in time proportional to the places of the pools.  Thread-safe.
+
+    Examples
+    --------
+    >>> import xlogmem.dask
+    >>> block = xlogmem.get_runtime().allocate("1MiB")
+    >>> xlogmem.dask.metrics()["live_bytes"] >= 1048576
+    True
     """
     runtimes = existing_runtimes()
     counters = [runtime.counters() for runtime in runtimes]
@@ -106,6 +113,10 @@ class XlogmemPlugin(WorkerPlugin):
 
     A runtime keeps its options until its process ends.  Where a plugin wants others, its registration fails, and the
     worker goes on with what it has: call ``client.restart()``.  None and False want nothing.
+
+    Examples
+    --------
+    >>> client.register_plugin(xlogmem.dask.XlogmemPlugin(limit="8GiB"))    # doctest: +SKIP
     """
 
     name = "xlogmem"

@@ -110,6 +110,18 @@ class DeviceRuntime(Runtime):
     -----
     Thread-safe.  It lives as long as any of its blocks and recorders; the streams and the resource's memory go with it.
     What runtimes of the device had left when they ended is freed before: for that the host may wait for the context.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource(), policy="precise")
+    >>> load, work = runtime.acquire_stream(), runtime.acquire_stream()
+    >>> x = runtime.allocate("1MiB", load)
+    >>> with xlogmem.use(load, write=x):
+    ...     pass                                    # an upload on `load`
+    >>> with xlogmem.use(work, read=x):             # waits for it, on the device
+    ...     pass
+    >>> runtime.counters()["waits"]
+    1
     """
 
     options: RuntimeOptions | None = None                       # what it was made with, if by choice
@@ -149,7 +161,14 @@ class DeviceRuntime(Runtime):
         super().__init__()
 
     def acquire_stream(self, *, discipline: str = "ordinary", priority: int = 0) -> Stream:
-        """A new stream of the runtime's pool; see `StreamPool.acquire`."""
+        """A new stream of the runtime's pool; see `StreamPool.acquire`.
+
+        Examples
+        --------
+        >>> stream = xlogmem.get_runtime().acquire_stream(priority=-1)
+        >>> stream.discipline
+        'ordinary'
+        """
         return self.stream_pool.acquire(discipline=discipline, priority=priority)
 
     def prepare_block_use(self, block: Any, stream: Any, access: Access) -> None:
@@ -209,7 +228,17 @@ class DeviceRuntime(Runtime):
 
     def memory_summary(self) -> str:
         """The state of the memory as a text for a person: what is tracked, and what the resource and those
-        below it say of themselves."""
+        below it say of themselves.
+
+        Examples
+        --------
+        >>> runtime = xlogmem.DeviceRuntime()
+        >>> block = runtime.allocate("4MiB", tag="left")
+        >>> print(runtime.memory_summary())                                     # doctest: +ELLIPSIS
+        <DeviceRuntime device=0 resource=AsyncMemoryResource policy=adaptive>
+          live                 4.0 MiB in 1 block
+        ...
+        """
         counters = self.counters()
         live, pending = self.live_bytes, self.pending_bytes
         lines = [f"{self!r}",
@@ -306,6 +335,12 @@ def get_runtime(device_id: SupportsIndex | str = 0) -> DeviceRuntime:
     Notes
     -----
     Thread-safe: simultaneous callers get the same object, and none is made twice.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.get_runtime()             # of device 0
+    >>> runtime is xlogmem.get_runtime(0)
+    True
     """
     number = parse_device_id(device_id, MAX_DEVICES - 1)
     runtime = _runtimes[number]
@@ -391,7 +426,14 @@ def restore_options(options: RuntimeOptions | None) -> None:
 
 
 def snapshot(device_id: SupportsIndex = 0) -> Snapshot:
-    """`DeviceRuntime.snapshot` of the process's own runtime for a device; see `get_runtime`."""
+    """`DeviceRuntime.snapshot` of the process's own runtime for a device; see `get_runtime`.
+
+    Examples
+    --------
+    >>> block = xlogmem.get_runtime().allocate("1MiB", tag="join")
+    >>> xlogmem.snapshot().by_tag()["join"].nbytes
+    1048576
+    """
     return get_runtime(device_id).snapshot()
 
 

@@ -57,6 +57,16 @@ cdef class Stream:
     ``with stream:`` makes it the stream that `current_stream` returns.  A stream keeps its runtime alive.  It follows
     the ``__cuda_stream__`` protocol, so CuPy, cuda.core, Numba and others accept it where they accept streams.
     Thread-safe.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.get_runtime()
+    >>> load, work = runtime.acquire_stream(), runtime.acquire_stream()
+    >>> work.wait(load)                             # for all that is queued there, on the device
+    >>> with work:
+    ...     xlogmem.current_stream() == work
+    True
+    >>> work.synchronize()
     """
 
     __signature__ = Signed("")
@@ -159,6 +169,12 @@ cdef class Stream:
         ------
         StreamMisuseError, DriverError
             See `synchronize`.  No event is made.
+
+        Examples
+        --------
+        >>> stream = xlogmem.get_runtime().acquire_stream()
+        >>> done = stream.record()
+        >>> done.synchronize()
         """
         return record_event(self)
 
@@ -182,6 +198,12 @@ cdef class Stream:
         -----
         The stream waits on the device; the host does not wait.  Uses of blocks need no such wait: `use` orders them.
         `use` does not repeat a wait that was made here.  Thread-safe.
+
+        Examples
+        --------
+        >>> runtime = xlogmem.get_runtime()
+        >>> load, work = runtime.acquire_stream(), runtime.acquire_stream()
+        >>> work.wait(load)
         """
         if is_event(other):
             wait_for_event(self, other)

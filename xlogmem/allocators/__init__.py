@@ -244,6 +244,11 @@ def disable(*names: Library) -> None:
     Notes
     -----
     Thread-safe.
+
+    Examples
+    --------
+    >>> xlogmem.enable("cupy")                                              # doctest: +SKIP
+    >>> xlogmem.disable("cupy")             # CuPy's own allocator again    # doctest: +SKIP
     """
     chosen = _in_order(names) if names else list(LIBRARIES)
     failures = []

@@ -28,7 +28,16 @@ from xlogmem.streams cimport core_of
 
 
 class Access(enum.Flag, boundary=enum.STRICT):    # as later releases of Python do by themselves
-    """How a use accesses a block."""
+    """How a use accesses a block.
+
+    Examples
+    --------
+    >>> block = xlogmem.get_runtime().allocate("1MiB")
+    >>> block.is_ready(xlogmem.Access.READ)         # nothing writes it any more
+    True
+    >>> xlogmem.Access.READ_WRITE.reads, xlogmem.Access.READ.writes
+    (True, False)
+    """
 
     READ = 1                        # as AccessFlags in _core
     WRITE = 2
@@ -54,7 +63,17 @@ cdef int flags_of(object access) except 0:
 
 
 class BlockState(enum.Enum):
-    """The state of a block."""
+    """The state of a block.
+
+    Examples
+    --------
+    >>> block = xlogmem.get_runtime().allocate(1000)
+    >>> block.state is xlogmem.BlockState.LIVE
+    True
+    >>> block.free()
+    >>> block.state is xlogmem.BlockState.FREED
+    True
+    """
 
     LIVE = "live"
     RETIRED = "retired"             # freed by its owner while in use; the memory is still there
@@ -77,6 +96,16 @@ cdef class BlockId:
         The stream of the allocation; None for memory for the host, and memory adopted without a stream.
     device_id : int
         The device.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.get_runtime()
+    >>> block = runtime.allocate(1000)
+    >>> name = runtime.find_block(block.ptr + 10)   # an address inside
+    >>> name == block.id
+    True
+    >>> with xlogmem.use(runtime.acquire_stream(), read=name):
+    ...     pass                                    # launch(name.ptr)
     """
 
     __signature__ = Signed("")
@@ -132,6 +161,15 @@ cdef class DeviceBlock:
     -----
     Thread-safe.  A block of no bytes is passed like others and orders nothing.  A finalizer makes no driver call: the
     free is queued by the next call to the runtime, or by `DeviceRuntime.reap_pending`.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.get_runtime()
+    >>> load, work = runtime.acquire_stream(), runtime.acquire_stream()
+    >>> block = runtime.allocate("1MiB", load, tag="samples")
+    >>> with xlogmem.use(work, read=block):
+    ...     pass                                    # launch(block.ptr) on `work`
+    >>> block.free()                                # after that launch, on the device
     """
 
     __signature__ = Signed("")
@@ -207,6 +245,13 @@ cdef class DeviceBlock:
         Notes
         -----
         Thread-safe; the GIL is released.  The block may be freed by another thread meanwhile.
+
+        Examples
+        --------
+        >>> block = xlogmem.get_runtime().allocate(1000)
+        >>> block.synchronize()                         # the host waits for the uses of this block alone
+        >>> block.ready
+        True
         """
         cdef int flags = flags_of(access)
         if self.core is not None:
@@ -308,6 +353,7 @@ cdef class DeviceBlock:
         Examples
         --------
         >>> pinned = xlogmem.PoolMemoryResource(xlogmem.PinnedMemoryResource())
+        >>> runtime = xlogmem.get_runtime()
         >>> with runtime.allocate(4096, xlogmem.host, resource=pinned) as staging:
         ...     with staging.map("float32", write=True) as array:
         ...         array[:] = 1

@@ -35,6 +35,17 @@ def register_resolver(kind, resolver=MISSING):
     ------
     TypeError
         `kind` is not a type, or `resolver` cannot be called.
+
+    Examples
+    --------
+    >>> class Table:
+    ...     def __init__(self, runtime):
+    ...         self.columns = [runtime.allocate(1000) for _ in range(3)]
+    >>> xlogmem.register_resolver(Table, lambda table, hold: table.columns)
+    >>> runtime = xlogmem.get_runtime()
+    >>> table = Table(runtime)
+    >>> with xlogmem.use(runtime.acquire_stream(), read=table):
+    ...     pass                                    # a launch that reads the three columns
     """
     if not isinstance(kind, type):
         raise TypeError(f"register_resolver: {kind!r} is not a type")

@@ -253,6 +253,16 @@ cdef class Runtime(Core):
         -----
         Thread-safe.  The memory is tracked as long as the handle lives; `use` with ``untracked="adopt"`` tracks it as
         long as its owner does.
+
+        Examples
+        --------
+        >>> runtime = xlogmem.get_runtime()
+        >>> stream = runtime.acquire_stream()
+        >>> memory = xlogmem.DirectMemoryResource().allocate(1000, stream.handle)
+        >>> tracked = runtime.adopt(memory, 1000, stream, tag="of another library")
+        >>> with xlogmem.use(stream, read=memory):
+        ...     pass
+        >>> tracked.free()
         """
         if PyLong_CheckExact(ptr) and nbytes is not None:
             return adopt_range(self, ptr, nbytes, stream, owner, tag)
@@ -283,6 +293,14 @@ cdef class Runtime(Core):
         Notes
         -----
         Thread-safe; no lock and no GIL is held while waiting.
+
+        Examples
+        --------
+        >>> runtime = xlogmem.DeviceRuntime()
+        >>> runtime.allocate(1000).free()
+        >>> runtime.reap_pending()
+        >>> runtime.pending_bytes
+        0
         """
         cdef vector[Failure] failures
         collect_exports()
@@ -363,6 +381,15 @@ cdef class Runtime(Core):
         Notes
         -----
         O(log n) in the number of blocks; no driver call.  Thread-safe.
+
+        Examples
+        --------
+        >>> runtime = xlogmem.get_runtime()
+        >>> block = runtime.allocate(1000)
+        >>> runtime.find_block(block.ptr + 999) == block.id
+        True
+        >>> runtime.find_block(block.ptr + 4096) is None
+        True
         """
         if PyLong_CheckExact(ptr) and 0 <= ptr <= UINT64_MAX:
             return self.identity_at(ptr, 0)

@@ -37,6 +37,11 @@ def kernel(pattern: str, *, read: Iterable[int] = (), write: Iterable[int] = (),
     ------
     ValueError
         An index is negative.
+
+    Examples
+    --------
+    >>> import xlogmem.check
+    >>> xlogmem.check.kernel("count_*", read=[1], write=[0])
     """
     from xlogmem.check.launches import declare
 

@@ -55,6 +55,12 @@ class ignore:                                           # as Python's own contex
     ----------
     reason : str
         The reason why that is right.
+
+    Examples
+    --------
+    >>> import xlogmem.check
+    >>> with xlogmem.check.ignore("both write the same value"):
+    ...     pass                                    # launches
     """
 
     def __init__(self, reason: str) -> None:

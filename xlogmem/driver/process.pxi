@@ -176,14 +176,27 @@ cdef void* driver_function(bytes name) except NULL:
 
 # ---------------------------------------------------------------------------------------------- driver and devices
 def is_simulated():
-    """True if the driver of this process is the simulated driver."""
+    """True if the driver of this process is the simulated driver.
+
+    Examples
+    --------
+    >>> xlogmem.is_simulated()                      # without a GPU, and with XLOGMEM_SIMULATE=1
+    True
+    """
     from xlogmem import sim
 
     return sim.installed()
 
 
 def driver_version():
-    """The CUDA version that the driver supports, as ``(major, minor)``."""
+    """The CUDA version that the driver supports, as ``(major, minor)``.
+
+    Examples
+    --------
+    >>> major, minor = xlogmem.driver_version()
+    >>> major >= 12
+    True
+    """
     cdef int version = 0, failed
     cdef Failure failure
     initialize()

@@ -62,6 +62,15 @@ cdef class Buffer(ArrayView):
     A buffer keeps its memory, also while the device is shutting down; the device does not keep the buffer.  Methods
     that access the memory raise `StaleBufferError` once access is not allowed any more; methods that describe the
     buffer still work.  Thread-safe.  `pointer` gives the address together with a use, `ptr` gives the address alone.
+
+    Examples
+    --------
+    >>> stream = xlogmem.get_runtime().acquire_stream()
+    >>> x = xlogmem.from_numpy([[1, 2], [3, 4]], stream)
+    >>> y = xlogmem.empty(x.shape, x.dtype, stream)
+    >>> y.copy_from(x, stream)                      # after the work on both, on the device
+    >>> y[0].tolist()                               # the host waits for the copy
+    [1, 2]
     """
 
     __signature__ = Signed("")
@@ -278,6 +287,14 @@ cdef class Buffer(ArrayView):
         page-locked memory the host waits for this stream, and for nothing else.  Page-locked memory that xlogmem tracks
         is read behind the work that writes it, on any device.  A copy that the driver refused counts
         as a write, because it may have been enqueued; so does every failed copy or fill.
+
+        Examples
+        --------
+        >>> import numpy
+        >>> x = xlogmem.empty(3, "int32")
+        >>> x.copy_from(numpy.arange(3, dtype="int32"))
+        >>> x.tolist()
+        [0, 1, 2]
         """
         self.refuse_stale()
         self.refuse_writing("copy_from")
@@ -320,6 +337,11 @@ cdef class Buffer(ArrayView):
             NumPy has no such dtype (bfloat16 and its like need the package ml_dtypes).
         StaleBufferError, StreamMisuseError, DriverError, MemoryError
             No copy was made.
+
+        Examples
+        --------
+        >>> xlogmem.from_numpy([1, 2, 3]).to_numpy()
+        array([1, 2, 3])
         """
         return copy_to_numpy(self, stream)
 

@@ -69,6 +69,13 @@ class DeviceState:
     -----
     Keep it as long as its buffers are used: they do not keep it, and are stale without it.  Thread-safe.
     `get_device_state` returns the process's own, which is kept.
+
+    Examples
+    --------
+    >>> state = xlogmem.DeviceState(xlogmem.DeviceRuntime())
+    >>> x = state.full((2, 2), 7, "float32")
+    >>> x.tolist()
+    [[7.0, 7.0], [7.0, 7.0]]
     """
 
     def __init__(self, runtime: DeviceRuntime) -> None:
@@ -329,6 +336,13 @@ class Watch:
     ----------
     seen : int
         The epoch that this watch has reported last.
+
+    Examples
+    --------
+    >>> state = xlogmem.DeviceState(xlogmem.DeviceRuntime())
+    >>> watch = state.watch()
+    >>> watch.seen == state.epoch
+    True
     """
 
     def __init__(self, state: DeviceState) -> None:
@@ -359,7 +373,14 @@ class Watch:
 
 
 def get_device_state(device_id: SupportsIndex = 0) -> DeviceState:
-    """The process's own state of a device, over its own runtime; made by the first call.  See `get_runtime`."""
+    """The process's own state of a device, over its own runtime; made by the first call.  See `get_runtime`.
+
+    Examples
+    --------
+    >>> x = xlogmem.get_device_state(1).empty((2, 3), "float32")
+    >>> x.device_id
+    1
+    """
     runtime = get_runtime(device_id)
     with _lock:
         state = _own.get(runtime.device_id)

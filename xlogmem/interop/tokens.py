@@ -35,6 +35,13 @@ class BufferToken(NamedTuple):
         The buffer; numbers are not used again.
     epoch : int
         That of the device's state when the buffer was made.
+
+    Examples
+    --------
+    >>> x = xlogmem.empty(1000)
+    >>> sent = x.token.to_bytes()                   # to another thread, for example
+    >>> xlogmem.BufferToken.from_bytes(sent).resolve() is x
+    True
     """
 
     node: int

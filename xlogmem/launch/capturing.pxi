@@ -242,13 +242,15 @@ def capture(stream, *, Core runtime=None, str mode="relaxed"):
 
     Examples
     --------
+    >>> runtime = xlogmem.get_runtime()
+    >>> s, t = runtime.acquire_stream(), runtime.acquire_stream()
+    >>> a, b, c = (xlogmem.from_numpy([1, 2, 3], s) for _ in range(3))
     >>> with xlogmem.capture(s) as graph:
-    ...     with xlogmem.use(s, read=a, write=b):
-    ...         first(a, b, s)
+    ...     b.copy_from(a, s)
     ...     graph.fork(t)
-    ...     with xlogmem.use(t, read=b, write=c):      # comes after the first
-    ...         second(b, c, t)
+    ...     c.copy_from(b, t)                       # comes after the first copy
     >>> graph.launch(s)
+    >>> graph.close()
     """
     if mode not in MODES:
         raise ValueError(f"mode {mode!r} is unknown; choose relaxed, thread_local or global")
@@ -288,9 +290,10 @@ def capturing(stream, read=(), write=(), read_write=(), *, Core runtime=None):
 
     Examples
     --------
-    >>> with torch.cuda.graph(g), xlogmem.capturing(torch.cuda.current_stream(), read=x, write=y) as graph:
+    >>> stream = torch.cuda.current_stream()                                # doctest: +SKIP
+    >>> with torch.cuda.graph(g), xlogmem.capturing(stream, read=x, write=y) as graph:      # doctest: +SKIP
     ...     torch.mul(x, 2, out=y)
-    >>> with graph.launching(stream):
+    >>> with graph.launching(stream):                                       # doctest: +SKIP
     ...     g.replay()
     """
     return make_capture(stream, runtime, None, (read, write, read_write))

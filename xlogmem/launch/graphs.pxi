@@ -45,10 +45,12 @@ cdef class Graph:
 
     Examples
     --------
+    >>> stream = xlogmem.get_runtime().acquire_stream()
+    >>> a, b = (xlogmem.from_numpy([1, 2, 3], stream) for _ in range(2))
     >>> with xlogmem.capture(stream) as graph:
-    ...     with xlogmem.use(stream, read=a, write=b):
-    ...         launch(a, b, stream)
+    ...     b.copy_from(a, stream)
     >>> graph.launch(stream)
+    >>> graph.close()
     """
     cdef Core runtime
     cdef CaptureCore core                   # while it is captured

@@ -97,6 +97,15 @@ cdef class LaunchRecorder:
     is refused for its sake, and a `BlockingWindowWarning` reports a wait that does not end.  A thread that will not
     commit a recorder itself should not make it either.  Recording keeps no hold on the blocks: the preflight reports a
     block that was freed before, and the commit carries out a free that was requested between preflight and commit.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.get_runtime()
+    >>> stream = runtime.acquire_stream()
+    >>> x, y = runtime.allocate(1000, stream), runtime.allocate(1000, stream)
+    >>> recorder = xlogmem.LaunchRecorder(stream).read(x).write(y)
+    >>> recorder.preflight()                        # the waits are queued
+    >>> recorder.commit()                           # after the launch
     """
 
     def __cinit__(self):

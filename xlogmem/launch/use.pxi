@@ -118,8 +118,13 @@ def use(stream=NOT_GIVEN, read=NOT_GIVEN, write=NOT_GIVEN, read_write=NOT_GIVEN,
 
     Examples
     --------
-    >>> with xlogmem.use(stream, read=[a, b], write=c):
-    ...     kernel[grid, block, stream](a, b, c)
+    >>> runtime = xlogmem.get_runtime()
+    >>> load, work = runtime.acquire_stream(), runtime.acquire_stream()
+    >>> a, b, c = (runtime.allocate(1000, load) for _ in range(3))
+    >>> with xlogmem.use(load, write=[a, b]):
+    ...     pass                                    # kernel[grid, block, load](a, b)
+    >>> with xlogmem.use(work, read=[a, b], write=c):
+    ...     pass                                    # kernel[grid, block, work](a, b, c), after the first
     """
     cdef list things = []
     if stream is NOT_GIVEN:

@@ -170,6 +170,12 @@ def record_nvtx() -> NvtxRecording:
     -----
     Thread-safe.  Python code alone is seen, and `use` only where it is called as ``xlogmem.use``, or was imported by
     name after this; see docs/live.md.  While it is off nothing costs more; without a tool nothing is changed.
+
+    Examples
+    --------
+    >>> with xlogmem.record_nvtx():                                         # doctest: +SKIP
+    ...     with xlogmem.scope("join"):
+    ...         join()                              # a range in Nsight Systems
     """
     global _running
     try:

@@ -79,6 +79,14 @@ class Collector(BaseCollector):
     -----
     Thread-safe.  A scrape costs a snapshot of each runtime (`DeviceRuntime.snapshot`) and makes no driver call.  To
     register it makes none either.  A counter starts at 0 with its runtime, and its series ends with it.
+
+    Examples
+    --------
+    >>> from prometheus_client import CollectorRegistry, generate_latest
+    >>> registry = CollectorRegistry()
+    >>> registry.register(xlogmem.prometheus.Collector())
+    >>> b"xlogmem_live_bytes" in generate_latest(registry)
+    True
     """
 
     def __init__(self, *, tags: SupportsIndex = 10) -> None:

@@ -56,6 +56,16 @@ class scope:                                # in the style of a function, as con
     or context than they began in. The peak is that of all threads. What other libraries allocate through
     `xlogmem.enable` or RMM has no tag.
     Allocations with a tag take the runtime's lock, and get nothing from the caches of streams.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.get_runtime()
+    >>> with xlogmem.scope("join", runtime=runtime) as join:
+    ...     block = runtime.allocate("1MiB")
+    >>> block.tag
+    'join'
+    >>> join.bytes_by_tag["join"]
+    1048576
     """
 
     peak_bytes: int | None

@@ -150,6 +150,16 @@ class Snapshot:
         says.
     resources : tuple of ResourceRecord
         Of each resource, the runtime's own first; see `DeviceRuntime.resources`.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.DeviceRuntime()
+    >>> block = runtime.allocate("1MiB", tag="join")
+    >>> seen = runtime.snapshot()
+    >>> seen.by_tag()["join"].nbytes
+    1048576
+    >>> seen.live_bytes
+    1048576
     """
 
     device_id: int

@@ -83,6 +83,10 @@ def enable_statistics(device_id: SupportsIndex = 0) -> None:
     Notes
     -----
     Thread-safe.
+
+    Examples
+    --------
+    >>> xlogmem.statistics.enable_statistics()      # before the process's runtime is first used    # doctest: +SKIP
     """
     number = parse_device_id(device_id)
     if 0 <= number < MAX_DEVICES and existing_runtime(number) is None:
@@ -106,19 +110,46 @@ def get_statistics(*, runtime: DeviceRuntime | None = None) -> Statistics:
         It is not a `DeviceRuntime`.
     RuntimeError
         It counts no statistics (RMM's function gives None then).
+
+    Examples
+    --------
+    >>> counted = xlogmem.StatisticsResourceAdaptor(xlogmem.AsyncMemoryResource())
+    >>> runtime = xlogmem.DeviceRuntime(resource=counted)
+    >>> runtime.allocate(1000).free()
+    >>> xlogmem.statistics.get_statistics(runtime=runtime).total_bytes
+    1000
     """
     return _adaptor(runtime).allocation_counts
 
 
 def push_statistics(*, runtime: DeviceRuntime | None = None) -> Statistics:
     """Begin to count from zero; gives the counters before.  See `StatisticsResourceAdaptor.push_counters`, and
-    `get_statistics` for the parameter and errors."""
+    `get_statistics` for the parameter and errors.
+
+    Examples
+    --------
+    >>> counted = xlogmem.StatisticsResourceAdaptor(xlogmem.AsyncMemoryResource())
+    >>> runtime = xlogmem.DeviceRuntime(resource=counted)
+    >>> runtime.allocate(1000).free()
+    >>> xlogmem.statistics.push_statistics(runtime=runtime).total_count     # before the push
+    1
+    """
     return _adaptor(runtime).push_counters()
 
 
 def pop_statistics(*, runtime: DeviceRuntime | None = None) -> Statistics:
     """End what the last push began; gives the counters since then.  See `StatisticsResourceAdaptor.pop_counters`, and
-    `get_statistics` for the parameter and errors."""
+    `get_statistics` for the parameter and errors.
+
+    Examples
+    --------
+    >>> counted = xlogmem.StatisticsResourceAdaptor(xlogmem.AsyncMemoryResource())
+    >>> runtime = xlogmem.DeviceRuntime(resource=counted)
+    >>> before = xlogmem.statistics.push_statistics(runtime=runtime)
+    >>> runtime.allocate(1000).free()
+    >>> xlogmem.statistics.pop_statistics(runtime=runtime).total_count
+    1
+    """
     return _adaptor(runtime).pop_counters()
 
 
@@ -128,6 +159,15 @@ def statistics(*, runtime: DeviceRuntime | None = None) -> Iterator[StatisticsRe
 
     Gives the adaptor, whose `allocation_counts` are those since the beginning.  See `get_statistics` for the parameter
     and errors.
+
+    Examples
+    --------
+    >>> counted = xlogmem.StatisticsResourceAdaptor(xlogmem.AsyncMemoryResource())
+    >>> runtime = xlogmem.DeviceRuntime(resource=counted)
+    >>> with xlogmem.statistics.statistics(runtime=runtime) as inside:
+    ...     runtime.allocate(1000).free()
+    ...     print(inside.allocation_counts.total_bytes)
+    1000
     """
     adaptor = _adaptor(runtime)
     adaptor.push_counters()
@@ -139,7 +179,18 @@ def statistics(*, runtime: DeviceRuntime | None = None) -> Iterator[StatisticsRe
 
 # ---------------------------------------------------------------------------------------------- the profiler
 class ProfilerRecords:
-    """Records of a profiler, by name.  Thread-safe."""
+    """Records of a profiler, by name.  Thread-safe.
+
+    Examples
+    --------
+    >>> counted = xlogmem.StatisticsResourceAdaptor(xlogmem.AsyncMemoryResource())
+    >>> runtime = xlogmem.DeviceRuntime(resource=counted)
+    >>> records = xlogmem.statistics.ProfilerRecords()
+    >>> with xlogmem.statistics.profiler(records=records, name="load", runtime=runtime):
+    ...     runtime.allocate(1000).free()
+    >>> records.records["load"].memory_total
+    1000
+    """
 
     @dataclass
     class MemoryRecord:
@@ -218,6 +269,18 @@ class ProfilerContext:
     """A decorator and a context manager that records a part of a program; `profiler` makes it.
 
     One object may be entered again inside itself, by one thread.
+
+    Examples
+    --------
+    >>> counted = xlogmem.StatisticsResourceAdaptor(xlogmem.AsyncMemoryResource())
+    >>> runtime = xlogmem.DeviceRuntime(resource=counted)
+    >>> records = xlogmem.statistics.ProfilerRecords()
+    >>> @xlogmem.statistics.profiler(records=records, name="step", runtime=runtime)
+    ... def step():
+    ...     runtime.allocate(1000).free()
+    >>> step()
+    >>> "step" in records.report()
+    True
     """
 
     def __init__(self, records: ProfilerRecords, name: str, runtime: DeviceRuntime | None) -> None:
@@ -352,5 +415,12 @@ def profiler(*, records: ProfilerRecords = default_profiler_records, name: str =
     All threads count on the same counters.  Parts that run in several threads at a time record what the others allocate
     meanwhile, and so does a context manager in which a generator or coroutine is suspended.  Decorated, these record
     what they allocate themselves while they run, all of a run together; asynchronous generators are refused.
+
+    Examples
+    --------
+    >>> @xlogmem.statistics.profiler()
+    ... def step():
+    ...     xlogmem.get_runtime().allocate(1000).free()
+    >>> step()
     """
     return ProfilerContext(records, name, runtime)

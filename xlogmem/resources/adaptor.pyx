@@ -115,6 +115,13 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
     ----------
     upstream : DeviceMemoryResource
         As given.
+
+    Examples
+    --------
+    >>> counted = xlogmem.StatisticsResourceAdaptor(xlogmem.PoolMemoryResource())
+    >>> budget = xlogmem.LimitingResourceAdaptor(counted, "8GiB")           # around it
+    >>> budget.upstream is counted
+    True
     """
 
     cdef int take_upstream(self, object upstream) except -1:

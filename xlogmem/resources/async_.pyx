@@ -51,6 +51,13 @@ cdef class AsyncMemoryResource(DeviceMemoryResource):
     Memory and frees are ordered on the stream given to the call.  Thread-safe.  A resource may be dropped at any time:
     its pool is destroyed when the frees that are pending in it are complete, as soon as another resource of this kind
     is made, dropped or trimmed.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.DeviceRuntime(resource=xlogmem.AsyncMemoryResource())
+    >>> with runtime.allocate("1MiB") as block:
+    ...     runtime.live_bytes
+    1048576
     """
 
     cdef uint64_t number                    # of its pool

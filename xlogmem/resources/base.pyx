@@ -167,6 +167,24 @@ cdef class DeviceMemoryResource:
     current, and may use the runtime themselves.  The runtime raises their exceptions to its caller; a free that raises
     leaves the block live.  A runtime refuses a resource that declares no `order`, because it could not say when a free
     takes effect.
+
+    Examples
+    --------
+    >>> class Counting(xlogmem.DeviceMemoryResource):
+    ...     order = "stream"
+    ...     calls = 0
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.pool = xlogmem.AsyncMemoryResource()
+    ...     def allocate(self, nbytes, stream):
+    ...         self.calls += 1
+    ...         return self.pool.allocate(nbytes, stream)
+    ...     def deallocate(self, ptr, nbytes, stream):
+    ...         self.pool.deallocate(ptr, nbytes, stream)
+    >>> resource = Counting()
+    >>> xlogmem.DeviceRuntime(resource=resource).allocate(1000).free()
+    >>> resource.calls
+    1
     """
 
     order = None

@@ -27,6 +27,15 @@ class Statistics:
         The most that the current ones ever were.
     total_bytes, total_count : int
         All allocations.
+
+    Examples
+    --------
+    >>> counted = xlogmem.StatisticsResourceAdaptor(xlogmem.AsyncMemoryResource())
+    >>> runtime = xlogmem.DeviceRuntime(resource=counted)
+    >>> block = runtime.allocate(1000)
+    >>> counts = xlogmem.statistics.get_statistics(runtime=runtime)
+    >>> counts.current_bytes, counts.peak_count
+    (1000, 1)
     """
 
     current_bytes: int

@@ -46,6 +46,11 @@ cdef class DirectMemoryResource(DeviceMemoryResource):
     Notes
     -----
     The stream is ignored: memory is ready, and a free takes effect, when the call returns.  Thread-safe.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.DeviceRuntime(resource=xlogmem.DirectMemoryResource())    # for memory checkers
+    >>> runtime.allocate(1000).free()               # the host waits for every use
     """
 
     __signature__ = Signed("device_id=0")

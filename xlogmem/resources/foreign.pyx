@@ -125,6 +125,12 @@ cdef class ForeignMemoryResource(DeviceMemoryResource):
     Notes
     -----
     As thread-safe as the resource, which is called from any thread.
+
+    Examples
+    --------
+    >>> import mine                                                         # doctest: +SKIP
+    >>> resource = xlogmem.ForeignMemoryResource(mine.upstream())           # doctest: +SKIP
+    >>> runtime = xlogmem.DeviceRuntime(resource=resource)                  # doctest: +SKIP
     """
 
     cdef readonly object capsule

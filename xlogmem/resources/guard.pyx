@@ -135,6 +135,14 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
     the canaries.  Memory in quarantine is returned when upstream is out of memory, by `trim`, and when the runtime
     ends.  A freed block is ``QUARANTINED`` meanwhile.  Over a pool the guard has one of the runtime's streams.
     Thread-safe.
+
+    Examples
+    --------
+    >>> guard = xlogmem.GuardResourceAdaptor(xlogmem.AsyncMemoryResource())
+    >>> runtime = xlogmem.DeviceRuntime(resource=guard)
+    >>> block = runtime.allocate(1000)
+    >>> guard.check()                               # what was written past an end, or after a free
+    []
     """
 
     __signature__ = Signed("upstream, *, canary=256, quarantine_bytes='64MiB', quarantine_age=None, poison=True, "

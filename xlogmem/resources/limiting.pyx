@@ -192,6 +192,17 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
     above the limit, and it is 0 when nothing is allocated or pending.  A free that fails stays charged.  Runtimes of
     one device may share a budget: a runtime that is out of budget waits for the pending frees of the others too.
     Thread-safe.
+
+    Examples
+    --------
+    >>> budget = xlogmem.LimitingResourceAdaptor(xlogmem.AsyncMemoryResource(), "1MiB")
+    >>> runtime = xlogmem.DeviceRuntime(resource=budget)
+    >>> index = runtime.allocate("768KiB", tag="index")
+    >>> try:
+    ...     runtime.allocate("512KiB", tag="join")
+    ... except xlogmem.OutOfBudgetError as error:
+    ...     print(error.holders)
+    [('index', 786432)]
     """
 
     cdef Limit limit_state

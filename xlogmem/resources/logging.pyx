@@ -71,6 +71,15 @@ cdef class LoggingResourceAdaptor(ResourceAdaptor):
     process of `multiprocessing`, which waits for a slow sink for five seconds.  (`os._exit`, and a signal that ends the
     process, do not.)  An adaptor that is dropped writes its remaining records and ends its thread; an adaptor that its
     own sink refers to is not dropped before `close`.  A forked child logs nothing.  Thread-safe.
+
+    Examples
+    --------
+    >>> log = xlogmem.LoggingResourceAdaptor(xlogmem.AsyncMemoryResource(), "allocations.csv")
+    >>> with log:
+    ...     xlogmem.DeviceRuntime(resource=log).allocate(1000).free()
+    >>> with open("allocations.csv") as file:
+    ...     print(file.readline().strip())
+    Thread,Time,Action,Pointer,Size,Stream
     """
 
     cdef LogWriter writer

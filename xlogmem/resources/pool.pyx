@@ -199,6 +199,14 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
     rather than let a stream wait.
     Sizes and addresses are multiples of 256 bytes.  Thread-safe: an allocation that finds no memory while other threads
     take chunks from upstream, or return them, waits for these calls before it is out of memory.
+
+    Examples
+    --------
+    >>> pool = xlogmem.PoolMemoryResource(xlogmem.AsyncMemoryResource(), initial_pool_size="64MiB")
+    >>> runtime = xlogmem.DeviceRuntime(resource=pool)
+    >>> runtime.allocate("1MiB").free()             # no driver call
+    >>> pool.pool_size()
+    67108864
     """
 
     __signature__ = Signed("upstream=None, initial_pool_size=None, maximum_pool_size=None, *, chunk_size=None, "

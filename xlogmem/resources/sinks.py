@@ -33,6 +33,16 @@ class AllocationRecord(NamedTuple):
     the process from 1 and is what to sort by; ``nanoseconds`` are since the epoch, by a clock that may be set.
     ``result`` is ``"Ok"``, or a dict with the ``kind`` of the error, which is the name of its exception, and a
     ``message`` of at most 255 bytes of UTF-8, an ellipsis at its end where it was cut.
+
+    Examples
+    --------
+    >>> records = []
+    >>> log = xlogmem.LoggingResourceAdaptor(xlogmem.AsyncMemoryResource(), records.append)
+    >>> runtime = xlogmem.DeviceRuntime(resource=log)
+    >>> runtime.allocate(1000, tag="join").free()
+    >>> lost = log.flush()
+    >>> [(record.action, record.bytes, record.tag) for record in records]
+    [('allocate', 1000, 'join'), ('free', 1000, 'join')]
     """
 
     action: str

@@ -199,6 +199,14 @@ cdef class StatisticsResourceAdaptor(ResourceAdaptor):
     threads, an allocation counts once upstream has answered, and a free from before upstream is called.  An allocation
     takes 128 to 256 bytes on the host.  `xlogmem.statistics` has context managers and a profiler.  Runtimes of one
     device may share the adaptor, and count together.  Thread-safe.
+
+    Examples
+    --------
+    >>> counted = xlogmem.StatisticsResourceAdaptor(xlogmem.AsyncMemoryResource())
+    >>> runtime = xlogmem.DeviceRuntime(resource=counted)
+    >>> runtime.allocate(1000).free()
+    >>> counted.allocation_counts.total_bytes
+    1000
     """
 
     cdef Counts counts

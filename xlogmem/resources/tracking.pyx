@@ -150,6 +150,14 @@ cdef class TrackingResourceAdaptor(ResourceAdaptor):
     takes about 30 ns more without stacks, and about 0.7 us more with stacks of 16 frames, which are read in both calls
     and need the GIL (``xlogmem bench --family adaptors``).  An allocation takes 128 to 256 bytes on the host, and each
     distinct stack one object.  Thread-safe.
+
+    Examples
+    --------
+    >>> tracking = xlogmem.TrackingResourceAdaptor(xlogmem.AsyncMemoryResource())
+    >>> runtime = xlogmem.DeviceRuntime(resource=tracking)
+    >>> block = runtime.allocate(1000, tag="join")
+    >>> [(record.nbytes, record.tag) for record in tracking.outstanding_allocations()]
+    [(1000, 'join')]
     """
 
     cdef Tracker tracker

@@ -32,6 +32,13 @@ class GuardViolation:
         How many bytes are wrong.
     allocated_at, freed_at, freed_again_at : str or None
         The Python stacks, the innermost frame first; None where there is none.
+
+    Examples
+    --------
+    >>> guard = xlogmem.GuardResourceAdaptor(xlogmem.AsyncMemoryResource(), on_violation="warn")
+    >>> runtime = xlogmem.DeviceRuntime(resource=guard)
+    >>> [(violation.kind, violation.tag, violation.allocated_at) for violation in guard.check()]
+    []
     """
 
     kind: str

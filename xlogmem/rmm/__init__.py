@@ -110,6 +110,12 @@ class RmmMemoryResource(ForeignMemoryResource):
 
     RMM's asynchronous resources only pass calls on to a CUDA pool: for that pool the driver is called directly, and RMM
     only when the driver refuses.
+
+    Examples
+    --------
+    >>> import rmm, xlogmem.rmm                                             # doctest: +SKIP
+    >>> resource = xlogmem.rmm.RmmMemoryResource(rmm.mr.CudaAsyncMemoryResource())      # doctest: +SKIP
+    >>> runtime = xlogmem.DeviceRuntime(resource=resource)                  # doctest: +SKIP
     """
 
     def __init__(self, mr: rmm.mr.DeviceMemoryResource, device_id: int = 0, *, order: str | None = None) -> None:
@@ -208,6 +214,12 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
     that want anything but what the first one did are refused: a runtime keeps what it was made with.  None and False
     want nothing, and quantities are compared, not how they are written (``"1MiB"`` is ``1 << 20``).  After `disable`,
     `enable` continues with the same runtime, its policy, pool and adaptors, if RMM's resource is the same.
+
+    Examples
+    --------
+    >>> import rmm, xlogmem.rmm                                             # doctest: +SKIP
+    >>> rmm.mr.set_current_device_resource(rmm.mr.CudaAsyncMemoryResource())            # doctest: +SKIP
+    >>> xlogmem.rmm.enable(pool_allocator=True)                             # doctest: +SKIP
     """
     options = with_environment(RuntimeOptions.given(
         pool_allocator=pool_allocator, initial_pool_size=initial_pool_size, maximum_pool_size=maximum_pool_size,
@@ -381,6 +393,10 @@ def disable(devices: Devices = None) -> None:
     ------
     RuntimeError
         An adaptor was put on top of xlogmem's resource: take it off first.  Nothing was changed, on any device.
+
+    Examples
+    --------
+    >>> xlogmem.rmm.disable()                                               # doctest: +SKIP
     """
     with _lock:
         chosen = list(_wrapped) if devices is None else device_ids(devices)

@@ -97,6 +97,16 @@ cdef class RuntimeMemoryResource(DeviceMemoryResource):
     A free cannot raise: a failure is logged to ``xlogmem`` and raised by the runtime's next ``reap_pending``.  The GIL
     is not taken, unless the runtime's resource is written in Python.  As everywhere in RMM, a stream has to live as
     long as the memory that was allocated on it.
+
+    Examples
+    --------
+    >>> import rmm, xlogmem.rmm
+    >>> runtime = xlogmem.DeviceRuntime(resource=xlogmem.PoolMemoryResource())
+    >>> resource = xlogmem.rmm.RuntimeMemoryResource(runtime)
+    >>> memory = resource.allocate(1000)
+    >>> runtime.live_bytes
+    1000
+    >>> resource.deallocate(memory, 1000)
     """
 
     cdef unique_ptr[runtime_resource] resource

@@ -60,7 +60,15 @@ _simulator: Simulator | None = None
 
 
 class Simulator:
-    """Controls of the simulated driver. There is one; ``install()`` returns it."""
+    """Controls of the simulated driver. There is one; ``install()`` returns it.
+
+    Examples
+    --------
+    >>> from xlogmem import sim
+    >>> simulator = sim.simulator()
+    >>> simulator.races()                           # of the program so far
+    []
+    """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         u64, text = ctypes.c_uint64, ctypes.c_char_p
@@ -379,7 +387,14 @@ def _loaded_driver() -> ctypes.CDLL | None:
 
 
 def library_path() -> str:
-    """Return the path of the simulated driver."""
+    """Return the path of the simulated driver.
+
+    Examples
+    --------
+    >>> from xlogmem import sim
+    >>> sim.library_path().endswith(".so")
+    True
+    """
     found = sorted(Path(__file__).parent.glob("_simcuda*.so"))
     if not found:
         raise RuntimeError("xlogmem was built without the simulated driver (no _simcuda*.so in xlogmem/sim): "
@@ -388,7 +403,14 @@ def library_path() -> str:
 
 
 def installed() -> bool:
-    """True if the libcuda in this process is the simulator. The call loads nothing."""
+    """True if the libcuda in this process is the simulator. The call loads nothing.
+
+    Examples
+    --------
+    >>> from xlogmem import sim
+    >>> sim.installed()
+    True
+    """
     driver = _loaded_driver()
     return driver is not None and hasattr(driver, "xsim_is_simulator")
 
@@ -402,6 +424,11 @@ def install() -> Simulator:
         The process has a real driver already, or xlogmem was built without the simulated one.
     ValueError
         The driver cannot read its settings.
+
+    Examples
+    --------
+    >>> from xlogmem import sim
+    >>> simulator = sim.install()                   # before anything calls CUDA
     """
     global _simulator
     with _lock:
@@ -427,7 +454,14 @@ def install() -> Simulator:
 
 
 def simulator() -> Simulator:
-    """The installed simulator."""
+    """The installed simulator.
+
+    Examples
+    --------
+    >>> from xlogmem import sim
+    >>> sim.simulator() is sim.install()
+    True
+    """
     if _simulator is None:
         if installed():  # loaded by other means, with LD_PRELOAD for one
             return install()

@@ -36,6 +36,12 @@ def settings(environment: Mapping[str, str] = os.environ, /, **changes: object) 
 
     The other settings stay as they are: ``env=os.environ | sim.settings(quiet=True, devices=3)``.  The driver of the
     child judges the keys and the values.
+
+    Examples
+    --------
+    >>> from xlogmem import sim
+    >>> sim.settings({"XLOGMEM_SIM": "devices=2"}, quiet=True)
+    {'XLOGMEM_SIM': 'devices=2,quiet=1'}
     """
     entries = [entry.strip() for entry in environment.get("XLOGMEM_SIM", "").split(",")]
     merged = {entry.partition("=")[0].strip(): entry for entry in entries if entry}

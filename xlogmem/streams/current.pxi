@@ -20,6 +20,15 @@ def current_stream():
     The current stream belongs to this thread or asynchronous task alone: a thread begins without one.  Nothing uses the
     current stream unless it is named, as in ``use(current_stream(), ...)``; defaults of arguments stay as the functions
     document them.
+
+    Examples
+    --------
+    >>> stream = xlogmem.get_runtime().acquire_stream()
+    >>> with stream:
+    ...     xlogmem.current_stream() == stream
+    True
+    >>> xlogmem.current_stream() is None
+    True
     """
     entry = current.get()
     return entry[0] if entry is not None else None

@@ -59,6 +59,14 @@ cdef class Event:
     Notes
     -----
     An event keeps its stream alive, and so its runtime.  It is recorded once and never again.  Thread-safe.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.get_runtime()
+    >>> load, work = runtime.acquire_stream(), runtime.acquire_stream()
+    >>> done = load.record()
+    >>> work.wait_event(done)                       # on the device
+    >>> done.synchronize()                          # the host
     """
 
     __signature__ = Signed("")

@@ -19,10 +19,12 @@ cdef class Host:
 
     Examples
     --------
-    >>> with xlogmem.use(stream, read=staging, write=x):
-    ...     copy_to_device_async(x, staging, stream)
+    >>> stream = xlogmem.get_runtime().acquire_stream()
+    >>> staging = xlogmem.empty(1000, "f4", stream, resource=xlogmem.PinnedMemoryResource())
+    >>> x = xlogmem.empty(1000, "f4", stream)
+    >>> x.copy_from(staging, stream)
     >>> with xlogmem.use(xlogmem.host, write=staging):      # waits until the copy has read it
-    ...     staging[:] = next_batch
+    ...     pass                                            # fill it
     """
 
     __signature__ = Signed("")

@@ -47,6 +47,14 @@ cdef class StreamPool:
     Notes
     -----
     Thread-safe.  The CUDA streams are destroyed when the pool, its streams and their blocks are gone.
+
+    Examples
+    --------
+    >>> pool = xlogmem.StreamPool(max_streams=4)
+    >>> runtime = xlogmem.DeviceRuntime(stream_pool=pool)
+    >>> stream = pool.acquire()
+    >>> stream == runtime.register_stream(stream)
+    True
     """
 
     __signature__ = Signed("device_id=0, *, max_streams=16")

@@ -48,6 +48,11 @@ def from_arrow(array, /, *, stream=None, state=None):
         The array is not on the device, has nulls or children, lies outside the address space, or was consumed.
     StaleBufferError
         The device is not accepting operations.
+
+    Examples
+    --------
+    >>> import cudf                                                         # doctest: +SKIP
+    >>> x = xlogmem.from_arrow(cudf.Series([1, 2, 3])._column)              # doctest: +SKIP
     """
     cdef ArrowSchema* schema
     cdef ArrowDeviceArray* source

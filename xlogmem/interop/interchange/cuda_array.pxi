@@ -57,6 +57,15 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
         block in part.
     StaleBufferError
         The device is not accepting operations.
+
+    Examples
+    --------
+    >>> class Array:                                # of another library
+    ...     memory = xlogmem.DeviceRuntime().allocate(12)
+    ...     __cuda_array_interface__ = {"shape": (3,), "typestr": "<i4", "data": (memory.ptr, False), "version": 3}
+    >>> x = xlogmem.from_cuda_array(Array())
+    >>> x.shape, str(x.dtype)
+    ((3,), 'int32')
     """
     cdef DeviceSnapshot device
     cdef Interface interface

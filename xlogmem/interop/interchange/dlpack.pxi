@@ -56,6 +56,13 @@ def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None,
         A capsule came without a stream, or its memory overlaps a tracked block in part.
     StaleBufferError
         The device is not accepting operations, or its context was lost meanwhile.
+
+    Examples
+    --------
+    >>> import numpy
+    >>> x = xlogmem.from_dlpack(numpy.arange(3), device=0)          # a copy of host memory
+    >>> x.tolist()
+    [0, 1, 2]
     """
     cdef Buffer buffer
     wanted = wanted_device(device)

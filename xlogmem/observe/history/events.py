@@ -27,6 +27,15 @@ class Event(NamedTuple):
     epoch, `open_ns` is how long the window of a use was open, `waited_ns` how long a wait held up its stream,
     None where that was not measured.  `stream` and `other` are the ids of streams
     (`Stream.id`), None for the host.  `stack` is the innermost frame first, and empty where none was recorded.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.get_runtime()
+    >>> with xlogmem.record_history() as history:
+    ...     runtime.allocate(1000, tag="join").free()
+    >>> first, *others = [event for event in history.events() if event.tag == "join"]
+    >>> first.kind, first.nbytes, first.tag
+    ('allocate', 1000, 'join')
     """
 
     number: int

@@ -50,7 +50,16 @@ def name_of_kind(code: int) -> str:
 
 @dataclass
 class History:
-    """Events as they were recorded, and the facts that they refer to.  Iterating gives each `Event`, oldest first."""
+    """Events as they were recorded, and the facts that they refer to.  Iterating gives each `Event`, oldest first.
+
+    Examples
+    --------
+    >>> with xlogmem.record_history("run.xlog"):
+    ...     xlogmem.get_runtime().allocate(1000).free()
+    >>> history = xlogmem.history.read("run.xlog")
+    >>> len(history), history.dropped
+    (2, 0)
+    """
 
     facts: dict[str, Any]
     packed: bytes = field(repr=False)
@@ -179,6 +188,13 @@ def read(path: str | os.PathLike[str]) -> History:
         It is not a history, one of a later version, damaged, or it was cut off.
     OSError
         It cannot be read.
+
+    Examples
+    --------
+    >>> with xlogmem.record_history("run.xlog"):
+    ...     xlogmem.get_runtime().allocate(1000).free()
+    >>> [event.kind for event in xlogmem.history.read("run.xlog")]
+    ['allocate', 'free']
     """
     with open(path, "rb") as file:
         start = file.read(START.size)

@@ -43,6 +43,17 @@ def why(what: object) -> list[str]:
     Notes
     -----
     Thread-safe.  What is so now is read as by `DeviceRuntime.snapshot`, and makes no driver call.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.get_runtime()
+    >>> load, work = runtime.acquire_stream(), runtime.acquire_stream()
+    >>> with xlogmem.record_history():
+    ...     x = runtime.allocate("1MiB", load, tag="left")
+    ...     with xlogmem.use(work, read=x):
+    ...         pass
+    >>> print(xlogmem.why(work)[0])                                         # doctest: +ELLIPSIS
+    stream ... waited for stream ...
     """
     handles: list[Any] = [what]
     if not isinstance(what, (Stream, DeviceBlock, BlockId)):

@@ -43,6 +43,14 @@ class Recording:
     Notes
     -----
     Thread-safe.
+
+    Examples
+    --------
+    >>> recording = xlogmem.record_history()
+    >>> xlogmem.get_runtime().allocate(1000).free()
+    >>> recording.stop()
+    >>> [event.kind for event in recording.events()]
+    ['allocate', 'free']
     """
 
     def __init__(self, path: str | os.PathLike[str] | None, max_events: int, stacks: str, timing: bool) -> None:
@@ -254,6 +262,14 @@ def record_history(path: str | os.PathLike[str] | None = None, max_events: Suppo
     Thread-safe.  A forked child goes on in memory alone, and may record a history of its own.  No stream waits because
     of it, and without `timing` no driver call is made.  What other calls cost meanwhile is in docs/history.md; without
     a recording they cost what they would.
+
+    Examples
+    --------
+    >>> runtime = xlogmem.get_runtime()
+    >>> with xlogmem.record_history(stacks="all") as history:
+    ...     runtime.allocate(1000, tag="join").free()
+    >>> [event.kind for event in history.events() if event.tag == "join"]
+    ['allocate', 'free']
     """
     global _latest
     most = operator.index(max_events)

@@ -183,6 +183,11 @@ def publish() -> str:
     -----
     Thread-safe; a second call does nothing.  A forked child publishes if it calls this itself.  Costs nothing while
     nothing connects; an answer costs a snapshot of each runtime (`DeviceRuntime.snapshot`), and makes no driver call.
+
+    Examples
+    --------
+    >>> xlogmem.publish()                                                   # doctest: +SKIP
+    '/run/user/1000/xlogmem/4711'
     """
     global _publisher
     with _lock:
