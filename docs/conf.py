@@ -29,7 +29,7 @@ html_title = f"xlogmem {version}"
 extensions = [
     "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.intersphinx",
     "breathe", "myst_parser", "numpydoc", "sphinx_click", "sphinx_copybutton", "sphinx_design",
-    "drawn", "outside", "tasks",                        # _extensions/
+    "drawn", "names", "outside", "tasks",               # _extensions/
 ]
 root_doc = "index"
 exclude_patterns = ["_build", "README.md"]              # README.md is the index on the code host
@@ -39,15 +39,20 @@ templates_path = ["_templates"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 
-# Docstrings: `name` is a link where there is such a name, and else code.
-default_role = "autolink"
+default_role = "name"                                   # of docstrings: _extensions/names.py
 autosummary_generate = [str(page.relative_to(HERE)) for page in HERE.glob("reference/*.rst")]
 autodoc_default_options = {"members": True, "member-order": "bysource"}
+toc_object_entries_show_parents = "hide"
 autodoc_typehints = "none"                              # the docstrings name the types
 numpydoc_show_class_members = False
 
-# Sites that link here, and are linked from here; a build needs no network.
-intersphinx_mapping = {}
+# Other sites find our names in objects.inv.  Links to theirs need a network: make html SPHINXOPTS="-t online"
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3", None),
+    "numpy": ("https://numpy.org/doc/stable", None),
+    "cupy": ("https://docs.cupy.dev/en/stable", None),
+    "rmm": ("https://docs.rapids.ai/api/rmm/stable", None),
+} if tags.has("online") else {}                         # noqa: F821  Sphinx gives it to this file
 
 # The headers' comments are read by doxygen, through a filter that marks them as documentation.
 doxygen = HERE / "_build/doxygen"

@@ -12,6 +12,7 @@ from typing import Any
 
 LINK = re.compile(r"(?P<text>!?\[(?:[^\[\]]|\[[^\]]*\])*\])"
                   r"\((?P<path>(?!https?:|#|mailto:)[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
+NAMED = re.compile(r"\[[\w./-]+\.md\]")
 STANDS_FOR = re.compile(r"\A\[[^\]]+\]\((?P<path>[^)]+)\)\n\Z")
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
@@ -32,13 +33,15 @@ def rewritten(text: str, original: Path, page: Path, docs: Path, others: dict[Pa
         target = Path(normpath(original.parent / match["path"]))
         anchor = match["anchor"] or ""
         if target == docs / "README.md":
-            return f"{match['text']}({relpath(docs / 'index.rst', page.parent)})"
+            return f"[All pages]({relpath(docs / 'index.rst', page.parent)})"
         if target.is_dir():
             target = target / "README.md"
         target = others.get(target, target)
         if not target.exists():
             return match["text"][1:-1]                  # a folder without a page
-        return f"{match['text']}({relpath(target, page.parent)}{anchor})"
+        # A page that is named by its file gets its title.
+        text = "[]" if target.suffix == ".md" and NAMED.fullmatch(match["text"]) else match["text"]
+        return f"{text}({relpath(target, page.parent)}{anchor})"
 
     pieces, at = [], 0
     for fence in FENCE.finditer(text):

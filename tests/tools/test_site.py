@@ -110,7 +110,8 @@ def test_links_of_the_code_host_become_links_of_the_site(extension):
 
     assert rewritten("[x](docs/using.md#types)") == "[x](../using.md#types)"
     assert rewritten("![two\nlines](docs/images/missing-wait.svg)") == "![two\nlines](../images/missing-wait.svg)"
-    assert rewritten("[x](docs/README.md)") == "[x](../index.rst)"
+    assert rewritten("[docs/using.md](docs/using.md#types)") == "[](../using.md#types)"
+    assert rewritten("[x](docs/README.md)") == "[All pages](../index.rst)"
     assert rewritten("[x](CHANGELOG.md)") == "[x](../project/changelog.md)"
     assert rewritten("[x](https://example.org) [y](#here)") == "[x](https://example.org) [y](#here)"
     assert rewritten("```python\n[x](docs/using.md)\n```") == "```python\n[x](docs/using.md)\n```"
