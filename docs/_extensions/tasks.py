@@ -35,7 +35,7 @@ def page_of(task: Task, folder: Path, programs: Path, pages: dict[Path, Path]) -
     title = re.sub(r"^(?!xlogmem)\w", lambda first: first[0].upper(), task["task"])
     parts = [title, "=" * len(title), "", ".. currentmodule:: xlogmem", "", task["how"].strip(), ""]
     if "out" in task:
-        parts += [".. note::", "", f"   Not run by the tests: {task['out']}.", ""]
+        parts += [".. note::", "", f"   {task['out']}.", ""]
     run = task.get("run", "")
     for name in dict.fromkeys(re.findall(r"\b\d\d_\w+\.py\b", run)):
         parts += [f".. literalinclude:: {relpath(programs / name, folder)}", "   :language: python",
