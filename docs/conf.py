@@ -64,7 +64,7 @@ if shutil.which("doxygen") is None:
     raise SystemExit("the pages of the headers need doxygen: apt-get install doxygen")
 doxygen.mkdir(parents=True, exist_ok=True)
 subprocess.run(["doxygen", "-"], cwd=HERE, check=True, text=True, input=f"""
-    INPUT = ../xlogmem/include/xlogmem.h ../xlogmem/include/xlogmem.hpp
+    INPUT = ../xlogmem/include/xlogmem.h ../xlogmem/include/xlogmem.hpp ../xlogmem/include/xlogmem_graph.hpp
     OUTPUT_DIRECTORY = {doxygen}
     INPUT_FILTER = "{sys.executable} {HERE}/_extensions/comments.py"
     GENERATE_XML = YES

@@ -1,4 +1,4 @@
-"""For doxygen, a filter: the comments of xlogmem.h and xlogmem.hpp, marked as documentation.
+"""For doxygen, a filter: the comments of the headers, marked as documentation.
 
 xlogmem.h has plain comments: one above a declaration, or behind it in the same line.
 """

@@ -2,9 +2,7 @@
 from __future__ import annotations
 
 import copy
-import gc
 import threading
-import warnings
 from collections import Counter
 
 import pytest
@@ -15,7 +13,6 @@ from graphs_by_hand import some_graph, used_blocks
 from sim_support import python
 
 from xlogmem import DeviceRuntime, DeviceState, StreamMisuseError, capture, use
-from xlogmem.launch import captures_are_open
 from xlogmem.observe.history import record_history
 from xlogmem.sim.kernels import check
 
@@ -116,8 +113,8 @@ def test_a_capture_of_another_thread_is_left_there(x, blocks):
     thread = threading.Thread(target=leave)
     thread.start()
     thread.join()
-    assert said == ["capture: another thread has begun this capture, with mode='thread_local': leave the `with` statement "
-                    "there, or pass mode='relaxed'. The capture goes on"]
+    assert said == ["capture: another thread has begun this capture, with mode='thread_local': leave the `with` "
+                    "statement there, or pass mode='relaxed'. The capture goes on"]
     entered.__exit__(None, None, None)
     graph.launch(x.T)
     graph.close()

@@ -233,7 +233,8 @@ def test_memory_that_is_allocated_inside_is_the_graphs(native, foreign, handles,
     live = x.runtime.live_bytes
     captured = runtime.capture(stream)
     memory = runtime.allocate_many([64, 0, 64], stream) if many else [runtime.allocate(64, stream)]
-    assert (len(memory) == 1) is not many and all(memory[::2])
+    assert (len(memory) == 1) is not many
+    assert all(memory[::2])
     with runtime.launch(stream, write=memory):
         for address in filter(None, memory):
             x.kernels.fill(stream, address, 1, 1)
@@ -349,12 +350,14 @@ def test_wrong_accesses_are_refused(n):
     assert begin(2, good) == (INVALID, "begin_capture: accesses are for XLOGMEM_CAPTURE_OF_OTHERS alone; in another "
                                        "capture each launch is a use. Their number: 0x1. Nothing was done")
     with Capture(n.T):
-        assert begin(OF_OTHERS, bad)[0] == INVALID and "an access is not XLOGMEM_READ" in error.text.decode()
+        assert begin(OF_OTHERS, bad)[0] == INVALID
+        assert "an access is not XLOGMEM_READ" in error.text.decode()
         assert begin(OF_OTHERS, good, unknown)[0] == NOT_FOUND
         assert error.text.decode().startswith("access 2 of 2: no block of this runtime is alive around 0x10")
     captured = n.native.capture(n.handles["S"])
     assert functions.prepare(hold.runtime, n.S.handle, bad, 1, 0, ctypes.byref(made), ctypes.byref(error)) == 1
-    assert error.kind == INVALID and "an access is not XLOGMEM_READ" in error.text.decode()
+    assert error.kind == INVALID
+    assert "an access is not XLOGMEM_READ" in error.text.decode()
     captured.delete()
     assert functions.end_capture(hold.runtime, None, None, ctypes.byref(error)) == 0     # as `finish` accepts it
     functions.close_graph(hold.runtime, None)

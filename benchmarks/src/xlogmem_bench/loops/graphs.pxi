@@ -40,7 +40,7 @@ cdef class GraphLaunches:
                     break
             took = now() - before
         if failed:
-            raise_error(&error)
+            raise_as_python(&error)
         return took
 
     def driver(self, size_t count):

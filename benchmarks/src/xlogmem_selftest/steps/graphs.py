@@ -10,11 +10,12 @@ from random import Random
 from typing import Any
 
 from cuda.bindings import driver as cuda
+from xlogmem_bench._loops import GraphLaunches
 
 from xlogmem.launch import Graph, capturing
 from xlogmem.launch import capture as capture_of_graph
 from xlogmem_selftest.registry import step
-from xlogmem_selftest.steps.windows import describe, finish_window, record_window
+from xlogmem_selftest.steps.windows import describe, finish_window, keep_owner, record_window
 from xlogmem_selftest.world import (
     READ,
     WRITE,
@@ -394,7 +395,11 @@ def launch(world: World, rng: Random, graph: ProgramGraph, stream: ProgramStream
     with world.context(stream.device):
         world.say((f"with {graph}.launching({stream}): " if executable else f"{graph}.launch({stream})  # ")
                   + describe(claims))
-        if not executable:
+        if not executable and rng.random() < .4:
+            runtime = world.runtime_of(stream)
+            keep_owner(runtime, argument)
+            GraphLaunches(runtime, graph.graph, stream.handle).run(1)
+        elif not executable:
             graph.graph.launch(argument)
         elif world.protect:
             recorder = graph.graph.launching(argument)

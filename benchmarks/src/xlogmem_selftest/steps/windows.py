@@ -14,6 +14,7 @@ from xlogmem_bench._loops import Held, NativeUse
 from xlogmem.blocks import Access
 from xlogmem.errors import DriverError, StreamMisuseError, UseAfterFreeError
 from xlogmem.launch import LaunchRecorder
+from xlogmem.runtime import DeviceRuntime
 from xlogmem.streams import Stream
 from xlogmem_selftest.registry import step
 from xlogmem_selftest.world import (
@@ -30,7 +31,7 @@ from xlogmem_selftest.world import (
     refused,
 )
 
-__all__ = ["ACCESS", "describe", "finish_window", "record_window"]
+__all__ = ["ACCESS", "describe", "finish_window", "keep_owner", "record_window"]
 
 ACCESS = {READ: Access.READ, WRITE: Access.WRITE, READ_WRITE: Access.READ_WRITE}
 ALONE = ["count", "count", "raise", "wait"]             # one thread cannot wait for its own windows: that is refused
@@ -55,7 +56,7 @@ def record_window(world: World, rng: Random, stream: ProgramStream, claims: list
     recorder = None
     try:
         if world.protect:
-            make = native_use if stream.capture is None and rng.random() < .3 else python_recorder
+            make = native_use if rng.random() < .3 else python_recorder
             with world.no_refusal_in(stream.capture):
                 recorder = make(world, rng, stream, handback)
                 with staying(world) as addressed:
@@ -91,8 +92,8 @@ def python_recorder(world: World, rng: Random, stream: ProgramStream, handback: 
 def native_use(world: World, rng: Random, stream: ProgramStream, handback: str) -> NativeUse:
     """By the C table, on the stream's handle.  A hold of its own may promise to keep the stream, and ends at once."""
     runtime, argument = world.runtime_of(stream), world.argument(stream, rng)
-    if not isinstance(argument, (Stream, int)):
-        runtime.register_stream(argument)               # so that its owner is known
+    if stream.capture is None:
+        keep_owner(runtime, argument)
     flags = HAND_BACK_WRITES if handback == "writes" else 0
     flags |= REFUSE_CONFLICTS if rng.random() < .3 else 0
     with world.lock:
@@ -101,6 +102,12 @@ def native_use(world: World, rng: Random, stream: ProgramStream, handback: str) 
     if rng.random() < .2:
         return NativeUse(Held(runtime), stream.handle, world.holds, flags | KEEPS_STREAM)
     return NativeUse(world.holds[stream.device], stream.handle, world.holds, flags)
+
+
+def keep_owner(runtime: DeviceRuntime, argument: object) -> None:
+    """The runtime knows the owner of a stream, before its handle is named."""
+    if not isinstance(argument, (Stream, int)):
+        runtime.register_stream(argument)
 
 
 @contextlib.contextmanager
