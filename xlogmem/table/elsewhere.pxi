@@ -47,7 +47,7 @@ from xlogmem.native cimport (
 
 cdef bint may_be_elsewhere(Launch* launch, Failure* failure) noexcept nogil:
     """True if a runtime of another device may have a block that was not found."""
-    if launch.graph != NULL or not has_several_devices():
+    if launch.flags & <uint32_t>OF_GRAPH or not has_several_devices():
         return False
     if launch.refused:
         return is_access(&launch.accesses[launch.refused - 1])
@@ -56,7 +56,7 @@ cdef bint may_be_elsewhere(Launch* launch, Failure* failure) noexcept nogil:
 
 cdef bint may_be_inside(Launch* launch, Failure* failure) noexcept nogil:
     """True if the stream may take part in a capture that is known."""
-    return (has_captures() and launch.graph == NULL and not names_host(launch.handle)
+    return (has_captures() and not launch.flags & <uint32_t>OF_GRAPH and not names_host(launch.handle)
             and kind_of_failure(failure) == XLOGMEM_CAPTURING)
 
 

@@ -262,7 +262,7 @@ cdef int allocate_on(RuntimeHold* hold, size_t nbytes, void* stream, Block** blo
         failed = allocate_in_call(core, core.resource, &wanted, RELEASE_STREAM, block, failure)
         release(wanted.stack)
     leave_context(&scope)
-    return failed
+    return failed and allocate_inside(hold, nbytes, stream, block, failure)
 
 
 cdef int allocate_for_host_from(RuntimeHold* hold, size_t nbytes, Block** block, Failure* failure) except -1 nogil:
@@ -297,7 +297,7 @@ cdef int table_allocate(xlogmem_runtime* runtime, size_t nbytes, void* stream, v
         return 0
     if unlikely(allocate_on(hold, nbytes, stream, &block, &failure)):
         fill_error(hold.core, &failure, error)
-        return not allocate_inside(hold, nbytes, stream, ptr, error)
+        return 1
     ptr[0] = <void*>block.ptr
     return 0
 

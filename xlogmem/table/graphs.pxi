@@ -10,8 +10,8 @@ from libc.stdio cimport snprintf
 
 from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import capture, capturing
-from xlogmem._base.cpp cimport make_new
-from xlogmem._base.failures cimport Failure, UnderWay, put_back, set_aside
+from xlogmem._base.cpp cimport make_new, vector
+from xlogmem._base.failures cimport Failure, UnderWay, fail_resource, put_back, set_aside
 from xlogmem._core cimport Block, Found, GraphState, begin_launch, end_launch, free_block
 from xlogmem._driver cimport Scope, enter_context, graph_launch, leave_context, stream_is_capturing
 from xlogmem.blocks cimport Core
@@ -48,6 +48,7 @@ cdef dict MODES = {XLOGMEM_CAPTURE_GLOBAL: "global", XLOGMEM_CAPTURE_THREAD_LOCA
 cdef cppclass GraphHold:
     # A graph of Python; callers of the table know it as an xlogmem_graph.
     GraphState* launches
+    vector[xlogmem_access] accesses     # of a launch
     PyObject* graph             # a strong reference
     bint is_owner               # it was captured through the table, and is closed with the hold
 
@@ -180,6 +181,14 @@ cdef int end_capture_for(RuntimeHold* hold, xlogmem_capture* capture, xlogmem_gr
 cdef xlogmem_graph* hold_graph(RuntimeHold* hold, object graph, bint is_owner) except NULL:
     cdef GraphState* launches = launches_of(graph, <Core>hold.owner)
     cdef GraphHold* held = make_new[GraphHold]()
+    cdef xlogmem_access access
+    cdef size_t i
+    for i in range(launches.requests.size()):
+        access.address = 0
+        access.generation = launches.requests[i].generation
+        access.slot = launches.requests[i].slot
+        access.access = launches.requests[i].access
+        held.accesses.push_back(access)
     held.launches = launches
     held.graph = <PyObject*>graph
     held.is_owner = is_owner
@@ -223,28 +232,22 @@ cdef int log_raised(str what, object raised) except -1:
 
 cdef int table_prepare_graph(xlogmem_runtime* runtime, void* stream, xlogmem_graph* graph, uint32_t flags,
                              xlogmem_use** use, xlogmem_error* error) noexcept nogil:
-    cdef GraphState* launches = (<GraphHold*>graph).launches
-    cdef Launch launch
+    cdef GraphHold* held = <GraphHold*>graph
     cdef int failed
     use[0] = NULL
     if flags & ~<uint32_t>ALL_FLAGS != 0:
         return refuse_argument(error, "prepare_graph: flags has bits that this version does not know", flags)
     if names_host(stream):
         return refuse_argument(error, "prepare_graph: the host launches no graph on itself", <uint64_t>stream)
-    if not begin_launch(launches):
+    if not begin_launch(held.launches):
         return refuse_graph(error, "this graph was closed, and cannot be launched: capture it again")
-    launch.handle = <cy.CUstream>named_handle(stream)
-    launch.accesses = NULL
-    launch.count = 0
-    launch.graph = launches
-    launch.flags = flags
-    launch.refused = 0
-    failed = prepare_on_stream(<RuntimeHold*>runtime, &launch, use, error)
+    failed = prepare_launch(runtime, stream, held.accesses.data(), held.accesses.size(), flags | <uint32_t>OF_GRAPH, use,
+                            error)
     if not failed and use[0] == NULL:                   # a graph without memory: nothing has looked at the stream
-        failed = refuse_capturing(<RuntimeHold*>runtime, launch.handle, error)
+        failed = refuse_capturing(<RuntimeHold*>runtime, <cy.CUstream>named_handle(stream), error)
     elif failed and error.kind == XLOGMEM_CAPTURING:
         say_capturing(error)
-    end_launch(launches)
+    end_launch(held.launches)
     return failed
 
 
@@ -308,47 +311,43 @@ cdef int launch_executable(RuntimeHold* hold, GraphState* graph, cy.CUstream han
 
 
 # ---------------------------------------------------------------------------------------------- memory of a graph
-cdef bint allocate_inside(RuntimeHold* hold, size_t nbytes, void* stream, void** ptr,
-                          xlogmem_error* error) noexcept nogil:
-    """Allocate memory of the graph that a stream captures, after an allocation was refused.  If that fails, the error
-    says why, or is what it was."""
-    cdef bint done
-    if error.kind != XLOGMEM_CAPTURING or not has_captures() or not enter_interpreter():
-        return False
-    done = allocate_of_graph(hold, nbytes, stream, ptr, error)
+cdef int allocate_inside(RuntimeHold* hold, size_t nbytes, void* stream, Block** block, Failure* failure) noexcept nogil:
+    """Allocate memory of the graph that a stream captures, after an allocation was refused.  Returns 1 if that fails;
+    then the failure says why, or is what it was."""
+    cdef int failed
+    if kind_of_failure(failure) != XLOGMEM_CAPTURING or not has_captures() or not enter_interpreter():
+        return 1
+    failed = allocate_of_graph(hold, nbytes, stream, block, failure)
     leave_interpreter()
-    return done
+    return failed
 
 
-cdef bint allocate_of_graph(RuntimeHold* hold, size_t nbytes, void* stream, void** ptr,
-                            xlogmem_error* error) noexcept with gil:
+cdef int allocate_of_graph(RuntimeHold* hold, size_t nbytes, void* stream, Block** block,
+                           Failure* failure) noexcept with gil:
     cdef Core own = <Core>hold.owner
     cdef UnderWay exception
-    cdef Block* block = NULL
-    cdef Failure failure
+    cdef Failure ignored
     cdef size_t outside
-    cdef int failed
+    cdef int failed = 1
     set_aside(&exception)
+    block[0] = NULL
     try:
         lane = stream_outside(own, <cy.CUstream>stream)
         if lane is None:
-            return False
+            return 1
         outside = lane.handle
         with nogil:
-            failed = allocate_on(hold, nbytes, <void*>outside, &block, &failure)
-            if failed:
-                fill_error(hold.core, &failure, error)
-        if failed:
-            return False
-        give_to_graph(own, <cy.CUstream>stream, block.slot, block.generation)
-        ptr[0] = <void*>block.ptr
-        return True
+            failed = allocate_on(hold, nbytes, <void*>outside, block, failure)
+        if not failed:
+            give_to_graph(own, <cy.CUstream>stream, block[0].slot, block[0].generation)
+        return failed
     except BaseException as raised:
-        if block != NULL:
+        if block[0] != NULL:
             with nogil:
-                free_block(hold.core, block.slot, block.generation, NULL, NULL, &failure)
-        fill_raised(raised, error)
-        return False
+                free_block(hold.core, block[0].slot, block[0].generation, NULL, NULL, &ignored)
+        text = str(raised).encode(errors="replace")
+        snprintf(failure.text, sizeof(failure.text), "%s", <const char*>text)
+        return fail_resource(failure, cy.CUDA_ERROR_UNKNOWN)
     finally:
         put_back(&exception)
 

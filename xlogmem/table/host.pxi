@@ -34,7 +34,7 @@ cdef int prepare_access(RuntimeHold* hold, Launch* launch, Window** result, Fail
     failed = find_blocks_locked(core, window, launch)
     core.order.lock.unlock()
     if not failed:
-        begin_window(window, NULL, launch)
+        begin_window(window, NULL, launch.flags)
         thread = release_gil()
         failed = prepare_on_host(core, window, failure)
         restore_gil(thread)

@@ -130,9 +130,9 @@ cdef int table_allocate_many(xlogmem_runtime* runtime, size_t count, const size_
         first += 1
     if first < count and unlikely(allocate_many_on(hold, count - first, &nbytes[first], stream, &ptrs[first],
                                                    &failure)):
-        fill_error(hold.core, &failure, error)
-        if allocate_many_inside(hold, count, nbytes, stream, ptrs, error):
+        if allocate_many_inside(hold, count, nbytes, stream, ptrs, &failure):
             return 0
+        fill_error(hold.core, &failure, error)
         table_deallocate_many(runtime, count, ptrs, stream)
         for i in range(count):
             ptrs[i] = NULL
@@ -141,12 +141,15 @@ cdef int table_allocate_many(xlogmem_runtime* runtime, size_t count, const size_
 
 
 cdef bint allocate_many_inside(RuntimeHold* hold, size_t count, const size_t* nbytes, void* stream, void** ptrs,
-                               xlogmem_error* error) noexcept nogil:
+                               Failure* failure) noexcept nogil:
     """Allocate a batch of memory of the graph that a stream captures.  False if one fails, and those before it stay."""
+    cdef Block* block
     cdef size_t i
     for i in range(count):
-        if ptrs[i] == NULL and nbytes[i] != 0 and not allocate_inside(hold, nbytes[i], stream, &ptrs[i], error):
-            return False
+        if ptrs[i] == NULL and nbytes[i] != 0:
+            if allocate_inside(hold, nbytes[i], stream, &block, failure):
+                return False
+            ptrs[i] = <void*>block.ptr
     return True
 
 

@@ -42,7 +42,6 @@ from xlogmem._core cimport (
     CoreState,
     Figures,
     Found,
-    GraphState,
     Outcome,
     Request,
     Window,
@@ -105,6 +104,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     ALL_FLAGS = (XLOGMEM_REFUSE_CONFLICTS | XLOGMEM_HAND_BACK_WRITES | XLOGMEM_ANY_THREAD | XLOGMEM_KEEPS_STREAM)
+    OF_GRAPH = 0x40000000       # beside these: a launch of a graph, which holds its blocks
 
 
 cdef struct Launch:
@@ -112,7 +112,6 @@ cdef struct Launch:
     cy.CUstream handle
     const xlogmem_access* accesses
     size_t count
-    GraphState* graph           # whose blocks are meant, in place of accesses; NULL: none
     uint32_t flags
     size_t refused              # result: the number of the access that is wrong, from 1; 0: none
 
@@ -195,9 +194,6 @@ cdef inline int find_blocks_locked(CoreState* core, Window* window, Launch* laun
     cdef const xlogmem_access* end = access + launch.count
     cdef Request* request
     cdef Found found
-    if unlikely(launch.graph != NULL):
-        window.requests = launch.graph.requests
-        return 0
     window.requests.resize(launch.count)
     request = window.requests.data()
     while access != end:
@@ -231,20 +227,17 @@ cdef inline bint is_access(const xlogmem_access* access) noexcept nogil:
 cdef bint names_memory(Launch* launch) noexcept nogil:
     """False if all accesses are to empty arrays."""
     cdef size_t i
-    if launch.graph != NULL:
-        return not launch.graph.requests.empty()
     for i in range(launch.count):
         if launch.accesses[i].address != 0 or launch.accesses[i].generation != 0 or not is_access(&launch.accesses[i]):
             return True
     return False
 
 
-cdef inline void begin_window(Window* window, StreamState* stream, Launch* launch) noexcept nogil:
+cdef inline void begin_window(Window* window, StreamState* stream, uint32_t flags) noexcept nogil:
     """Set what a recorder of Python sets.  If the thread ends before it finishes the use, launches that wait for the
     use go on, as for `prepare_block_use`."""
-    cdef uint32_t flags = launch.flags
     window.stream = stream
-    window.is_graphs = launch.graph != NULL
+    window.is_graphs = flags & <uint32_t>OF_GRAPH != 0
     window.untracked = RAISE_UNTRACKED
     window.on_conflict = REFUSE_CONFLICTS if flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else WAIT_FOR_CONFLICTS
     window.hand_back = HAND_BACK_WRITES if flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else HAND_BACK_ALL
@@ -275,7 +268,7 @@ cdef AtOnce prepare_known(RuntimeHold* hold, Launch* launch, Window** result, Fa
             if unlikely(window.requests.empty()):
                 done = DONE
             else:
-                begin_window(window, stream, launch)
+                begin_window(window, stream, launch.flags)
                 done = open_known_locked(core, window, failure)
         if unlikely(done == REFUSED or window.requests.empty()):
             hold.windows.push_back(window)
@@ -306,7 +299,7 @@ cdef int prepare_by_lookup(RuntimeHold* hold, Launch* launch, Window** result, F
         failed = find_blocks_locked(core, window, launch)
     core.order.lock.unlock()
     if not failed:
-        begin_window(window, stream, launch)
+        begin_window(window, stream, launch.flags)
         failed = prepare(core, window, failure)         # the stream is busy: it is not unregistered meanwhile
     core.order.lock.lock()
     if stream != NULL:
@@ -358,36 +351,34 @@ cdef int refuse_or_look_elsewhere(RuntimeHold* hold, Launch* launch, Failure* fa
 
 cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_access* accesses, size_t count,
                        uint32_t flags, xlogmem_use** use, xlogmem_error* error) noexcept nogil:
+    if unlikely(flags & ~<uint32_t>ALL_FLAGS != 0):
+        use[0] = NULL
+        return refuse_argument(error, "prepare: flags has bits that this version does not know", flags)
+    return prepare_launch(runtime, stream, accesses, count, flags, use, error)
+
+
+cdef int prepare_launch(xlogmem_runtime* runtime, void* stream, const xlogmem_access* accesses, size_t count,
+                        uint32_t flags, xlogmem_use** use, xlogmem_error* error) noexcept nogil:
     cdef RuntimeHold* hold = <RuntimeHold*>runtime
     cdef Window* window = NULL
     cdef Failure failure
     cdef Launch launch
+    cdef AtOnce done
     cdef int failed
     use[0] = NULL
     launch.handle = <cy.CUstream>named_handle(stream)
     launch.accesses = accesses
     launch.count = count
-    launch.graph = NULL
     launch.flags = flags
     launch.refused = 0
-    if unlikely(flags & ~<uint32_t>ALL_FLAGS != 0):
-        return refuse_argument(error, "prepare: flags has bits that this version does not know", flags)
     if unlikely(names_host(stream)):
         failed = prepare_access(hold, &launch, &window, &failure)
         use[0] = <xlogmem_use*>window
         return failed and refuse_or_look_elsewhere(hold, &launch, &failure, use, error)
-    return prepare_on_stream(hold, &launch, use, error)
-
-
-cdef inline int prepare_on_stream(RuntimeHold* hold, Launch* launch, xlogmem_use** use,
-                                  xlogmem_error* error) noexcept nogil:
-    cdef Window* window = NULL
-    cdef Failure failure
-    cdef AtOnce done = prepare_known(hold, launch, &window, &failure)
-    cdef int failed
+    done = prepare_known(hold, &launch, &window, &failure)
     if unlikely(done != DONE):
-        if done == REFUSED or prepare_slowly(hold, launch, done, &window, &failure):
-            failed = refuse_or_look_elsewhere(hold, launch, &failure, use, error)
+        if done == REFUSED or prepare_slowly(hold, &launch, done, &window, &failure):
+            failed = refuse_or_look_elsewhere(hold, &launch, &failure, use, error)
             if window != NULL:                          # it was counted while it waited, and `close` may have come
                 end_with_window(hold, window)                 # meanwhile: the hold may be gone afterwards
             return failed
