@@ -37,7 +37,7 @@ FORKED = FORKED_TEXT.decode() + START_WORKERS
 # The end of a message, after the sentence and the caller's task: the reason, or advice.
 cdef dict ADVICE = {
     STREAM_IS_CAPTURING: ". Put `use` around the launch of the graph, or capture with xlogmem.capture(stream), in "
-                         "which uses are captured too (not in the body of a conditional node), or end the capture first",
+                         "which uses are captured, too (not in a body of a conditional node), or end the capture first",
     SOURCE_IS_CAPTURING: ": an event recorded there would belong to the graph. End that capture first, or let this "
                          "stream take part in it: graph.fork(stream)",
     STREAM_IS_DEAD: ": register it again",

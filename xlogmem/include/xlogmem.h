@@ -85,7 +85,8 @@ enum xlogmem_use_flags {
     XLOGMEM_KEEPS_STREAM = 8            /* as if `hold_stream` had been called for this stream, until `close` */
 };
 
-enum xlogmem_capture_mode {             /* the first three are CUDA's */
+/* How a capture begins; the first three are CUDA's modes. */
+enum xlogmem_capture_mode {
     XLOGMEM_CAPTURE_GLOBAL = 0,
     XLOGMEM_CAPTURE_THREAD_LOCAL = 1,
     XLOGMEM_CAPTURE_RELAXED = 2,

@@ -103,7 +103,8 @@ class capture {
     }
 
   private:
-    capture(xlogmem_runtime* of, stream_view stream, std::uint32_t mode, xlogmem_access const* first, std::size_t count) {
+    capture(xlogmem_runtime* of, stream_view stream, std::uint32_t mode, xlogmem_access const* first,
+            std::size_t count) {
         xlogmem_capture* begun = nullptr;
         detail::call(detail::table_with_graphs().begin_capture, of, stream.get(), mode, first, count, &begun);
         open_ = {of, detail::capture_ender{begun}};

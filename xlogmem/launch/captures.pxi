@@ -40,6 +40,7 @@ from xlogmem.streams cimport StreamPool, handle_of, parse
 cdef enum:
     NO_SLOT = 0xFFFFFFFF                    # of a block that was freed
 
+
 @cython.final
 @cython.no_gc_clear                         # a graph that is garbage releases it after a collector cleared the rest
 cdef class Held:

@@ -171,8 +171,8 @@ cdef class Capture:
             if entered:
                 leave_context(&scope)
         if refused and failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD:
-            raise StreamMisuseError(f"capture: another thread has begun this capture, with mode={self.mode!r}: leave the "
-                                    "`with` statement there, or pass mode='relaxed'. The capture goes on")
+            raise StreamMisuseError(f"capture: another thread has begun this capture, with mode={self.mode!r}: leave "
+                                    "the `with` statement there, or pass mode='relaxed'. The capture goes on")
         end_known(self.number)
         self.graph.launches.executable = executable
         self.graph.end(failed or refused or number != self.number)

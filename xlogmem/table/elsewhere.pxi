@@ -2,8 +2,8 @@
 #
 # A launch across devices has a window in the runtime of each device (launch/elsewhere.pxi): it registers its stream
 # there, and queries if its device has access to the memory.  A use in a capture has one in the core of the capture
-# (launch/captures.pxi).  All of that is Python's, so such a use takes the GIL when it is prepared and when it ends.  The
-# last bit of an `xlogmem_use` says if it is a recorder or a window.
+# (launch/captures.pxi).  All of that is Python's, so such a use takes the GIL when it is prepared and when it ends.
+# The last bit of an `xlogmem_use` says if it is a recorder or a window.
 
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint32_t

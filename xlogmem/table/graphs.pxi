@@ -241,8 +241,8 @@ cdef int table_prepare_graph(xlogmem_runtime* runtime, void* stream, xlogmem_gra
         return refuse_argument(error, "prepare_graph: the host launches no graph on itself", <uint64_t>stream)
     if not begin_launch(held.launches):
         return refuse_graph(error, "this graph was closed, and cannot be launched: capture it again")
-    failed = prepare_launch(runtime, stream, held.accesses.data(), held.accesses.size(), flags | <uint32_t>OF_GRAPH, use,
-                            error)
+    failed = prepare_launch(runtime, stream, held.accesses.data(), held.accesses.size(), flags | <uint32_t>OF_GRAPH,
+                            use, error)
     if not failed and use[0] == NULL:                   # a graph without memory: nothing has looked at the stream
         failed = refuse_capturing(<RuntimeHold*>runtime, <cy.CUstream>named_handle(stream), error)
     elif failed and error.kind == XLOGMEM_CAPTURING:
@@ -259,9 +259,9 @@ cdef int refuse_graph(xlogmem_error* error, const char* why) noexcept nogil:
 
 cdef void say_capturing(xlogmem_error* error) noexcept nogil:
     error.kind = XLOGMEM_CAPTURING
-    snprintf(error.text, XLOGMEM_TEXT, "the stream takes part in a capture, or waits for one that does, and CUDA launches "
-             "no graph inside a capture, which it would spoil. Capture the same work there, or launch one graph after "
-             "the other")
+    snprintf(error.text, XLOGMEM_TEXT, "the stream takes part in a capture, or waits for one that does, and CUDA "
+             "launches no graph inside a capture, which it would spoil. Capture the same work there, or launch one "
+             "graph after the other")
 
 
 cdef int refuse_capturing(RuntimeHold* hold, cy.CUstream handle, xlogmem_error* error) noexcept nogil:
@@ -311,7 +311,8 @@ cdef int launch_executable(RuntimeHold* hold, GraphState* graph, cy.CUstream han
 
 
 # ---------------------------------------------------------------------------------------------- memory of a graph
-cdef int allocate_inside(RuntimeHold* hold, size_t nbytes, void* stream, Block** block, Failure* failure) noexcept nogil:
+cdef int allocate_inside(RuntimeHold* hold, size_t nbytes, void* stream, Block** block,
+                         Failure* failure) noexcept nogil:
     """Allocate memory of the graph that a stream captures, after an allocation was refused.  Returns 1 if that fails;
     then the failure says why, or is what it was."""
     cdef int failed

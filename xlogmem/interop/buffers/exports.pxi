@@ -188,7 +188,7 @@ cdef tuple export_arrow(Buffer buffer, dict keywords):
     if buffer.layout.size:
         recorder = buffer.new_hand_over(choose_stream(buffer), READ)
         if is_in_capture(recorder):
-            raise StreamMisuseError("__arrow_c_device_array__: the buffer's stream takes part in a capture, and the event "
-                                    "of an Arrow array would belong to the graph. Export it before the capture, or as "
-                                    "DLPack")
+            raise StreamMisuseError("__arrow_c_device_array__: the buffer's stream takes part in a capture, and the "
+                                    "event of an Arrow array would belong to the graph. Export it before the capture, "
+                                    "or as DLPack")
     return schema, array_capsule(buffer.layout, buffer.device.status.device_id, buffer.block, recorder)
