@@ -34,7 +34,7 @@ def module(name, **contents):
 
 # ---------------------------------------------------------------------------------------------- CuPy
 class BaseMemory:
-    pass
+    ptr = size = device_id = 0
 
 
 class MemoryPointer:
@@ -146,7 +146,7 @@ def cupy():
             return check(cuda.cuStreamEndCapture(self.handle))
 
     class Stream(BaseStream):
-        pass
+        null = current.stream
 
     class ExternalStream(BaseStream):
         pass

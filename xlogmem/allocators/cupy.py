@@ -21,6 +21,7 @@ from xlogmem.streams import host
 
 __all__ = ["allocate", "allocate_pinned", "disable", "enable", "enable_pinned", "has_pinned", "is_on_rmm", "refuse"]
 
+LEGACY = cupy.cuda.Stream.null                          # the stream of programs that name none
 OUT_OF_MEMORY = 2                                       # the status: cudaErrorMemoryAllocation
 
 _streams = OpaqueStreams()
@@ -31,11 +32,9 @@ _pinned = False                                         # whether `enable_pinned
 class BlockMemory(memory.BaseMemory):
     """The memory of arrays: a block, which is freed in order when it is dropped with this."""
 
-    def __init__(self, block: DeviceBlock | None, nbytes: int, device: int) -> None:
-        self.block = block
-        self.ptr = block.ptr if block is not None else 0
-        self.size = nbytes
-        self.device_id = device
+    __slots__ = ("block",)
+
+    block: DeviceBlock
 
 
 _dropped: list[int] = []                                # bytes of each array that is dropped during a capture
@@ -69,18 +68,27 @@ def allocate(nbytes: int) -> memory.MemoryPointer:
     StreamMisuseError
         The current stream captures a graph that xlogmem does not know (see `capture` and `capturing`): allocate before.
     """
-    device = cupy.cuda.device.get_device_id()
-    block = None
+    # Each temporary of a program comes here: what need not be called is not.
+    made = BlockMemory()
+    made.device_id = device = cupy.cuda.device.get_device_id()
+    made.size = nbytes
     if nbytes:
         runtime = get_runtime(device)
-        stream = _streams.find(runtime, cupy.cuda.get_current_stream())
+        current = cupy.cuda.get_current_stream()
+        stream = runtime.default_stream if current is LEGACY else _streams.find(runtime, current)
         try:
             block = runtime.allocate(nbytes, stream, tag=runtime._tag_here("CuPy"))
         except MemoryError:
-            block = _after_collection(
-                lambda: runtime.allocate(nbytes, stream, tag=runtime._tag_here("CuPy")),
-                lambda error: memory.OutOfMemoryError(nbytes, runtime.live_bytes, getattr(error, "limit", 0)))
-    return memory.MemoryPointer(BlockMemory(block, nbytes, device), 0)
+            block = _allocate_after_collection(runtime, nbytes, stream)
+        made.block = block
+        made.ptr = block.ptr
+    return memory.MemoryPointer(made, 0)
+
+
+def _allocate_after_collection(runtime: DeviceRuntime, nbytes: int, stream: object) -> DeviceBlock:
+    return _after_collection(
+        lambda: runtime.allocate(nbytes, stream, tag=runtime._tag_here("CuPy")),
+        lambda error: memory.OutOfMemoryError(nbytes, runtime.live_bytes, getattr(error, "limit", 0)))
 
 
 class HostMemory:
