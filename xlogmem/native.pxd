@@ -110,6 +110,7 @@ cdef extern from "xlogmem.h":
         int (*launch_graph)(xlogmem_runtime* runtime, void* stream, xlogmem_graph* graph,
                             xlogmem_error* error) noexcept nogil
         void (*close_graph)(xlogmem_runtime* runtime, xlogmem_graph* graph) noexcept nogil
+        void* (*graph_handle)(xlogmem_runtime* runtime, xlogmem_graph* graph) noexcept nogil
 
     ctypedef struct xlogmem_upstream:
         uint32_t version

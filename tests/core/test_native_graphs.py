@@ -9,12 +9,15 @@ import pytest
 from c_table import INVALID, NOT_FOUND, Access, Error, Hold, functions
 from cuda.bindings import driver as cuda
 from four_streams import READ, READ_WRITE, RELAXED, WRITE, Capture
+from graphs_by_hand import in_thread
 from native_calls import OF_OTHERS, Graph, NativeRuntime, Thrown
+from other_threads import interrupted_after
 
-from xlogmem import PoolMemoryResource, StreamMisuseError, capture, use
+from xlogmem import DeviceRuntime, PoolMemoryResource, StreamMisuseError, capture, use
 from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
+THREAD_LOCAL = 1
 RECORDED = pytest.mark.parametrize("recorded", [True, False])
 FOREIGN = pytest.mark.parametrize("handles", ["own", "foreign"])
 
@@ -159,7 +162,7 @@ def test_a_graph_of_python_is_launched_from_cpp(n):
     launch(n, "T", (a, READ))
     assert take_races(n) == []
     moved = held.move()
-    with pytest.raises(Thrown, match=r"the xlogmem::graph was moved from") as refused:
+    with pytest.raises(Thrown, match=r"the xlogmem::graph is empty") as refused:
         held.launch(n.handles["U"])
     assert refused.value.name == "invalid_argument"
     held.delete()
@@ -459,3 +462,153 @@ def test_a_graph_of_cpp_outlives_what_python_has_of_it(n):
     assert take_races(n) == []
     held.delete()
     runtime.delete()
+
+
+# ------------------------------------------------------------------------------------------------ what readers found
+@pytest.mark.parametrize("handles", ["own"])
+def test_a_capture_is_ended_by_its_own_thread_where_cuda_wants_that(n):
+    captured = n.native.capture(n.handles["S"], THREAD_LOCAL)
+    launch(n, "S", (n.blocks[0], WRITE))
+    said: list[Thrown] = []
+
+    def end_there() -> None:
+        with pytest.raises(Thrown) as refused:
+            captured.end()
+        said.append(refused.value)
+
+    in_thread(end_there)
+    assert said[0].name == "conflicting_use"
+    assert "another thread has begun this capture" in str(said[0])
+    graph = end(captured)
+    graph.launch(n.handles["T"])
+    assert take_races(n) == []
+    graph.delete()
+
+
+@pytest.mark.parametrize("handles", ["own"])
+def test_a_graph_is_a_member_that_comes_later(n):
+    graph = Graph(n.native.library, n.native.library.do("empty_graph") or 0)
+    with pytest.raises(Thrown, match=r"the xlogmem::graph is empty: it was closed, or moved from"):
+        graph.launch(n.handles["S"])
+    made = end_of_new(n)
+    graph.assign(made)
+    made.delete()
+    check(cuda.cuGraphUpload(cuda.CUgraphExec(graph.handle), n.handles["S"]))
+    graph.launch(n.handles["S"])
+    graph.close()
+    with pytest.raises(Thrown, match="is empty"):
+        graph.launch(n.handles["S"])
+    graph.delete()
+
+
+@pytest.mark.parametrize("forked", [False, True])
+def test_memory_from_before_is_freed_inside_on_a_stream_that_was_not_named(n_foreign, forked):
+    """A later call frees it: the handle was identified before the capture."""
+    n = n_foreign
+    memory = n.native.allocate(64, n.T.handle)
+    captured = n.native.capture(n.handles["S"])
+    if forked:
+        captured.fork(n.handles["U"])
+    n.native.free(memory, n.handles["U" if forked else "S"])
+    end(captured).delete()
+    n.runtime.reap_pending()
+    n.runtime.synchronize()
+    assert n.runtime.find_block(memory) is None
+
+
+@pytest.fixture
+def n_foreign(native, foreign):
+    x, runtime = native()
+    x.native, x.handles = runtime, {name: foreign() for name in "SU"}
+    return x
+
+
+@pytest.mark.parametrize("handles", ["own"])
+def test_the_end_of_a_capture_that_cannot_be_queried(n):
+    captured = n.native.capture(n.handles["S"])
+    n.driver.fail("cuStreamGetCaptureInfo", code=1)
+    n.driver.fail("cuStreamGetCaptureInfo_v2", code=1)
+    n.driver.fail("cuStreamGetCaptureInfo_v3", code=1)
+    captured.delete()
+    assert not int(check(cuda.cuStreamIsCapturing(n.handles["S"])))
+
+
+def test_a_graph_without_memory_is_launched_in_a_thread_without_a_context(n_foreign):
+    n = n_foreign
+    graph = end(n.native.capture(n.handles["S"]))
+
+    def there() -> None:
+        check(cuda.cuCtxSetCurrent(None))
+        for stream in (0, 2, n.handles["S"]):
+            graph.launch(stream)
+
+    in_thread(there)
+    graph.delete()
+
+
+def test_a_graph_is_launched_with_a_hold_of_its_runtime(n_foreign):
+    n = n_foreign
+    graph = end(n.native.capture(n.handles["S"]))
+    other = Hold(DeviceRuntime())
+    error, held = Error(), at(graph.address, 8)
+    assert functions.launch_graph(other.runtime, n.T.handle, held, ctypes.byref(error)) == 1
+    assert (error.kind, error.text.decode()) == (
+        INVALID, "this graph belongs to another runtime than the hold with which it is launched")
+    other.close()
+    graph.delete()
+
+
+def at(address: int, offset: int) -> int:
+    """A pointer in an object of C++."""
+    return int(ctypes.c_uint64.from_address(address + offset).value)
+
+
+def test_a_per_thread_default_stream_of_another_thread_is_refused(n_foreign):
+    n = n_foreign
+    captured = n.native.capture(2)
+    said: list[Thrown] = []
+
+    def fork_there() -> None:
+        with pytest.raises(Thrown) as refused:
+            captured.fork(2)
+        said.append(refused.value)
+
+    in_thread(fork_there)
+    assert said[0].name == "invalid_argument"
+    assert "the per-thread default stream of another thread takes part" in str(said[0])
+    end(captured).delete()
+
+
+@pytest.mark.parametrize("where", ["outside", "inside"])
+@pytest.mark.parametrize("handles", ["own"])
+def test_an_interrupt_that_ends_a_wait_is_raised_again(n, where):
+    a = n.blocks[0]
+    captured = n.native.capture(n.handles["S"]) if where == "inside" else None
+    if captured is not None:
+        captured.fork(n.handles["T"])
+    opened, done = threading.Event(), threading.Event()
+
+    def hold_open() -> None:
+        one = n.native.open(n.handles["S"], write=[a.ptr])
+        opened.set()
+        done.wait()
+        one.commit()
+        one.delete()
+
+    thread = threading.Thread(target=hold_open)
+    thread.start()
+    opened.wait()
+    hold, error, use_of = Hold(n.runtime), Error(), ctypes.c_void_p()
+    try:
+        with pytest.raises(KeyboardInterrupt), interrupted_after(.3):
+            assert functions.prepare(hold.runtime, n.handles["T"], Access(a.ptr, 0, 0, 2), 1, 0, ctypes.byref(use_of),
+                                     ctypes.byref(error)) == 1
+            for _ in range(1000):                       # Python goes on
+                pass
+    finally:
+        done.set()
+        thread.join()
+        hold.close()
+    assert "KeyboardInterrupt" in error.text.decode()
+    if captured is not None:
+        captured.delete()

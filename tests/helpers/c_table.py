@@ -72,6 +72,7 @@ class Table(ctypes.Structure):
         ("prepare_graph", function(VOID, VOID, VOID, U32, ctypes.POINTER(VOID), ERROR)),
         ("launch_graph", function(VOID, VOID, VOID, ERROR)),
         ("close_graph", function(VOID, VOID, result=None)),
+        ("graph_handle", function(VOID, VOID, result=VOID)),
     ]
 
 

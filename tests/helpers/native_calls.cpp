@@ -308,4 +308,10 @@ char const* open_launch_of_graph(graph* one, CUstream_st* stream, std::uint32_t 
     return guarded([&] { *made = new launch{one->launching(stream, static_cast<flags>(wanted))}; });
 }
 void delete_graph(graph* one) { delete one; }
+graph* empty_graph() { return new graph; }
+void assign_graph(graph* to, graph* from) { *to = std::move(*from); }
+void close_graph(graph* one) { one->close(); }
+char const* handle_of_graph(graph* one, void** made) {
+    return guarded([&] { *made = one->handle(); });
+}
 }

@@ -85,7 +85,7 @@ class Library:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.without_gil, self.with_gil = ctypes.CDLL(str(path)), ctypes.PyDLL(str(path))
-        for name in ("move_runtime", "move_launch", "move_graph", "data_of"):
+        for name in ("move_runtime", "move_launch", "move_graph", "empty_graph", "data_of"):
             getattr(self.without_gil, name).restype = VOID
 
     def call(self, name: str, *arguments: object) -> None:
@@ -191,6 +191,16 @@ class Graph:
         moved = self.library.do("move_graph", self.address)
         assert moved is not None
         return Graph(self.library, moved)
+
+    def assign(self, other: Graph) -> None:
+        self.library.do("assign_graph", self.address, other.address)
+
+    def close(self) -> None:
+        self.library.do("close_graph", self.address)
+
+    @property
+    def handle(self) -> int:
+        return self.library.make("handle_of_graph", self.address)
 
     def delete(self) -> None:
         self.library.do("delete_graph", self.address)

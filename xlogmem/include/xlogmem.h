@@ -198,7 +198,8 @@ typedef struct xlogmem_table {
 
     /* Begin a capture on a stream, as `xlogmem.capture` and, for XLOGMEM_CAPTURE_OF_OTHERS, `xlogmem.capturing`.  Until
      * `end_capture`, `prepare` orders what is captured on this stream and on those that join it; each of them stays until
-     * then.  Memory that `allocate` has for such a stream is the graph's.  `accesses`, of a capture of others alone, are
+     * then.  Memory that `allocate` has for such a stream is the graph's: it is handed out again when the graph is closed,
+     * also if it is freed before, or was of an `allocate_many` that failed.  `accesses`, of a capture of others alone, are
      * what the other's own work in the graph does.  `mode` is an xlogmem_capture_mode. */
     int (*begin_capture)(xlogmem_runtime *runtime, void *stream, uint32_t mode, const xlogmem_access *accesses,
                          size_t count, xlogmem_capture **capture, xlogmem_error *error);
@@ -206,8 +207,9 @@ typedef struct xlogmem_table {
      * the captured stream comes after all that is captured on it. */
     int (*fork_capture)(xlogmem_runtime *runtime, xlogmem_capture *capture, void *stream, xlogmem_error *error);
     /* End the capture, and have its graph, which holds all memory that was used inside.  `graph` NULL gives the capture
-     * up, and makes no graph.  The capture has ended on failure, too.  A capture of others is ended here before they end
-     * it themselves. */
+     * up, and makes no graph.  The capture has ended on failure, too, but for XLOGMEM_CONFLICT: another thread has begun
+     * it, in a mode other than XLOGMEM_CAPTURE_RELAXED, and has to end it.  A capture of others is ended here before they
+     * end it themselves. */
     int (*end_capture)(xlogmem_runtime *runtime, xlogmem_capture *capture, xlogmem_graph **graph, xlogmem_error *error);
     /* A `xlogmem.Graph` of this runtime (a PyObject*, borrowed), which lives until `close_graph`.  NULL with a Python
      * exception set.  Needs the GIL. */
@@ -222,11 +224,13 @@ typedef struct xlogmem_table {
     /* Close a graph of `end_capture`, or end the hold of `open_graph`, when no call with it is under way.  Memory that was
      * freed meanwhile is free after the last launch.  NULL is accepted. */
     void (*close_graph)(xlogmem_runtime *runtime, xlogmem_graph *graph);
+    /* The CUgraphExec of a graph; NULL if another library has captured it, or Python has closed it. */
+    void *(*graph_handle)(xlogmem_runtime *runtime, xlogmem_graph *graph);
 } xlogmem_table;
 
 #define XLOGMEM_SIZE_WITHOUT_USES offsetof(xlogmem_table, runtime_for)
 #define XLOGMEM_SIZE_WITH_USES (offsetof(xlogmem_table, counters) + sizeof(void *))
-#define XLOGMEM_SIZE_WITH_GRAPHS (offsetof(xlogmem_table, close_graph) + sizeof(void *))
+#define XLOGMEM_SIZE_WITH_GRAPHS (offsetof(xlogmem_table, graph_handle) + sizeof(void *))
 
 enum xlogmem_flags {
     /* The functions work in the context that the table's caller has current, as RMM's resources do: a caller of RMM has

@@ -40,6 +40,8 @@ struct capture_ender {
 //! A graph that holds its memory until it is destroyed and its last launch is complete.  Destroyed before its runtime.
 class graph {
   public:
+    //! No graph yet, for a member: `step = capture.end();`
+    graph() = default;
     //! With the GIL: a `xlogmem.Graph`, which Python closes.
     graph(runtime const& of, _object* python_graph) {
         xlogmem_graph* const opened = detail::table_with_graphs().open_graph(of.get(), python_graph);
@@ -54,6 +56,10 @@ class graph {
         detail::call(table().prepare_graph, hold(), stream.get(), get(), static_cast<std::uint32_t>(wanted), &use);
         return {hold(), use};
     }
+    //! The CUgraphExec; nullptr if a library has captured the graph.
+    void* handle() const { return table().graph_handle(hold(), get()); }
+    //! Close the graph, as the destructor does: it holds no memory any more.
+    void close() noexcept { hold_.reset(); }
     //! For the functions of the table.
     xlogmem_graph* get() const noexcept { return hold_.get_deleter().graph; }
 
@@ -61,7 +67,8 @@ class graph {
     friend class capture;
     graph(xlogmem_runtime* of, xlogmem_graph* made) noexcept : hold_{of, detail::graph_closer{made}} {}
     xlogmem_runtime* hold() const {
-        if (!hold_) throw invalid_argument{XLOGMEM_INVALID, "the xlogmem::graph was moved from"};
+        if (!hold_)
+            throw invalid_argument{XLOGMEM_INVALID, "the xlogmem::graph is empty: it was closed, or moved from"};
         return hold_.get();
     }
     std::unique_ptr<xlogmem_runtime, detail::graph_closer> hold_;
@@ -93,12 +100,15 @@ class capture {
     void fork(stream_view stream) const {
         detail::call(table().fork_capture, hold(), open_.get_deleter().capture, stream.get());
     }
-    //! End the capture, and make its graph.  The destructor gives the capture up, and makes none.
+    //! End the capture, and make its graph.  The destructor gives the capture up, and makes none.  Where the mode is not
+    //! `relaxed`, the thread that has begun a capture ends it: another one throws `conflicting_use`, and it goes on.
     [[nodiscard]] graph end() {
         xlogmem_runtime* const of = hold();
         xlogmem_graph* made = nullptr;
-        open_.release();
-        detail::call(table().end_capture, of, open_.get_deleter().capture, &made);
+        xlogmem_error failure;
+        int const failed = table().end_capture(of, open_.get_deleter().capture, &made, &failure);
+        if (failed == 0 || failure.kind != XLOGMEM_CONFLICT) open_.release();
+        if (failed != 0) detail::raise(failure);
         return {of, made};
     }
 

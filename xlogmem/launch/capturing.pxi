@@ -37,6 +37,11 @@ cdef class Capture:
         if self.core is not None and not process_is_closing():
             leave_dropped((self.core,), NULL, self.core.ordering.context.handle)
 
+    @property
+    def _goes_on(self):
+        """True from its begin to its end, which another thread may not be allowed to bring about."""
+        return self.core is not None
+
     def __reduce__(self):
         raise TypeError("a capture cannot be copied: a stream has one at a time")
 
@@ -160,6 +165,8 @@ cdef class Capture:
         with nogil:
             entered = not enter_context(context, &scope, &failure)
             refused = capture_of(self.handle, &number, &failure)
+            if refused:
+                number = self.number                    # as far as is known
             if number in (0, self.number, <uint64_t>SPOILT_CAPTURE):    # else the program has begun another one
                 if is_own and number != 0:              # if it was spoilt, too
                     refused = end_capture(self.handle, &graph, &failure)

@@ -98,6 +98,9 @@ cdef class Graph:
             raise StreamMisuseError(f"fork: the capture has ended, and this graph is {self.state}: fork inside the "
                                     "`with` statement of the capture")
         refuse_legacy(handle, "fork")
+        if <size_t>handle == PER_THREAD and handle_takes_part(core, handle) and not takes_part(handle, core):
+            raise StreamMisuseError("fork: the per-thread default stream of another thread takes part in this capture, "
+                                    "so that of this thread cannot: take another stream")
         device_id = known.device_id if known is not None else device_of(stream)
         if device_id != core.device_id:
             raise StreamMisuseError(f"fork: {stream!r} is on device {device_id}, and the capture on device "
@@ -315,6 +318,11 @@ cdef GraphState* launches_of(object graph, Core runtime) except NULL:
     if (<Graph>graph).runtime is not runtime:
         raise StreamMisuseError(f"open_graph: {graph!r} belongs to another runtime than {runtime!r}")
     return &(<Graph>graph).launches
+
+
+cdef bint handle_takes_part(CaptureCore core, cy.CUstream handle):
+    """True if a stream that has, or had, this handle takes part."""
+    return <size_t>handle in core.members
 
 
 cdef bint takes_part(cy.CUstream handle, CaptureCore core) except -1:

@@ -9,7 +9,7 @@ from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport uint32_t
 from libc.stdio cimport snprintf
 
-from xlogmem.errors import DeviceLostError, DriverError, StreamMisuseError, UseAfterFreeError
+from xlogmem.errors import DeviceLostError, DriverError, StreamMisuseError, UnknownBufferError, UseAfterFreeError
 from xlogmem._base.failures cimport (
     BLOCK_IS_AWAITED,
     BLOCK_IS_CONTESTED,
@@ -36,6 +36,7 @@ from xlogmem.native cimport (
     XLOGMEM_HAND_BACK_WRITES,
     XLOGMEM_INVALID,
     XLOGMEM_LOST,
+    XLOGMEM_NOT_FOUND,
     XLOGMEM_REFUSE_CONFLICTS,
     XLOGMEM_STALE,
     XLOGMEM_TEXT,
@@ -178,10 +179,14 @@ cdef int fill_raised(object raised, xlogmem_error* error) except -1:
         error.kind = XLOGMEM_CAPTURING
     elif kind in (BLOCK_IS_CONTESTED, BLOCK_IS_AWAITED, WAIT_IS_CIRCULAR):
         error.kind = XLOGMEM_CONFLICT
+    elif isinstance(raised, UnknownBufferError):
+        error.kind = XLOGMEM_NOT_FOUND
     elif isinstance(raised, (StreamMisuseError, TypeError)):
         error.kind = XLOGMEM_INVALID
     else:
         error.kind = XLOGMEM_FAILED
-    text = str(raised).encode(errors="replace")
+    text = (str(raised) or type(raised).__name__).encode(errors="replace")
     snprintf(error.text, XLOGMEM_TEXT, "%s", <const char*>text)
+    if isinstance(raised, KeyboardInterrupt):
+        PyErr_SetInterrupt()                            # Python raises it when it goes on
     return 0

@@ -555,5 +555,6 @@ functions.open_graph = table_open_graph
 functions.prepare_graph = table_prepare_graph
 functions.launch_graph = table_launch_graph
 functions.close_graph = table_close_graph
+functions.graph_handle = table_graph_handle
 
 table = PyCapsule_New(&functions, XLOGMEM_TABLE, NULL)

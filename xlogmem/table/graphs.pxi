@@ -12,8 +12,9 @@ from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import capture, capturing
 from xlogmem._base.cpp cimport make_new, vector
 from xlogmem._base.failures cimport Failure, UnderWay, fail_resource, put_back, set_aside
-from xlogmem._core cimport Block, Found, GraphState, begin_launch, end_launch, free_block
-from xlogmem._driver cimport Scope, enter_context, graph_launch, leave_context, stream_is_capturing
+from xlogmem._core cimport Block, CoreState, Found, GraphState, begin_launch, end_launch, free_block, refuse_lost
+from xlogmem._driver cimport Scope, enter_context, graph_launch, leave_context
+from xlogmem._order cimport ORDINARY, StreamState
 from xlogmem.blocks cimport Core
 from xlogmem.launch cimport (
     give_to_graph,
@@ -29,6 +30,7 @@ from xlogmem.native cimport (
     XLOGMEM_CAPTURE_RELAXED,
     XLOGMEM_CAPTURE_THREAD_LOCAL,
     XLOGMEM_CAPTURING,
+    XLOGMEM_CONFLICT,
     XLOGMEM_INVALID,
     XLOGMEM_READ,
     XLOGMEM_TEXT,
@@ -47,6 +49,7 @@ cdef dict MODES = {XLOGMEM_CAPTURE_GLOBAL: "global", XLOGMEM_CAPTURE_THREAD_LOCA
 
 cdef cppclass GraphHold:
     # A graph of Python; callers of the table know it as an xlogmem_graph.
+    CoreState* core
     GraphState* launches
     vector[xlogmem_access] accesses     # of a launch
     PyObject* graph             # a strong reference
@@ -65,11 +68,29 @@ cdef int table_begin_capture(xlogmem_runtime* runtime, void* stream, uint32_t mo
                                "capture each launch is a use. Their number", count)
     if names_host(stream):
         return refuse_argument(error, "begin_capture: the host captures nothing", <uint64_t>stream)
+    if mode != <uint32_t>XLOGMEM_CAPTURE_OF_OTHERS:
+        identify_before_capture(<RuntimeHold*>runtime, stream)
     if not enter_interpreter():
         return refuse_exit(error)
     failed = begin_capture_for(<RuntimeHold*>runtime, stream, mode, accesses, count, capture, error)
     leave_interpreter()
     return failed
+
+
+cdef void identify_before_capture(RuntimeHold* hold, void* stream) noexcept nogil:
+    """Find out which stream a handle means, if nothing was done with it yet: a query would end its capture, and without
+    one no free can name the stream."""
+    cdef StreamState* state = NULL
+    cdef bint capturing = False
+    cdef Failure ignored                                # the capture says what is wrong with the stream
+    cdef Scope scope
+    if refuse_lost(hold.core, &ignored) or enter_context(hold.core.order.context, &scope, &ignored):
+        return
+    lookup_stream_locks(hold, <cy.CUstream>named_handle(stream), ORDINARY, &capturing, &state, &ignored)
+    if state != NULL:
+        state.busy -= 1
+    hold.core.order.lock.unlock()
+    leave_context(&scope)
 
 
 cdef int refuse_exit(xlogmem_error* error) noexcept nogil:
@@ -121,6 +142,7 @@ cdef int table_fork_capture(xlogmem_runtime* runtime, xlogmem_capture* capture, 
     cdef int failed
     if names_host(stream):
         return refuse_argument(error, "fork_capture: the host captures nothing", <uint64_t>stream)
+    identify_before_capture(<RuntimeHold*>runtime, stream)
     if not enter_interpreter():
         return refuse_exit(error)
     failed = fork_capture_to(<RuntimeHold*>runtime, capture, stream, error)
@@ -161,10 +183,9 @@ cdef int end_capture_for(RuntimeHold* hold, xlogmem_capture* capture, xlogmem_gr
                          xlogmem_error* error) noexcept with gil:
     cdef UnderWay exception
     pair = <tuple><void*>capture
+    manager, graph = pair
     set_aside(&exception)
     try:
-        Py_DECREF(pair)
-        manager, graph = pair
         given_up = StreamMisuseError("the capture was given up") if result == NULL else None
         manager.__exit__(type(given_up), given_up, None)
         if result != NULL:
@@ -172,8 +193,12 @@ cdef int end_capture_for(RuntimeHold* hold, xlogmem_capture* capture, xlogmem_gr
         return 0
     except BaseException as raised:
         fill_raised(raised, error)
+        if manager._goes_on:
+            error.kind = XLOGMEM_CONFLICT
         return 1
     finally:
+        if not manager._goes_on:
+            Py_DECREF(pair)
         put_back(&exception)
 
 
@@ -189,6 +214,7 @@ cdef xlogmem_graph* hold_graph(RuntimeHold* hold, object graph, bint is_owner) e
         access.slot = launches.requests[i].slot
         access.access = launches.requests[i].access
         held.accesses.push_back(access)
+    held.core = hold.core
     held.launches = launches
     held.graph = <PyObject*>graph
     held.is_owner = is_owner
@@ -198,6 +224,10 @@ cdef xlogmem_graph* hold_graph(RuntimeHold* hold, object graph, bint is_owner) e
 
 cdef xlogmem_graph* table_open_graph(xlogmem_runtime* runtime, void* graph) except NULL:
     return hold_graph(<RuntimeHold*>runtime, <object>graph, False)
+
+
+cdef void* table_graph_handle(xlogmem_runtime* runtime, xlogmem_graph* graph) noexcept nogil:
+    return <void*>(<GraphHold*>graph).launches.executable
 
 
 cdef void table_close_graph(xlogmem_runtime* runtime, xlogmem_graph* graph) noexcept nogil:
@@ -239,6 +269,8 @@ cdef int table_prepare_graph(xlogmem_runtime* runtime, void* stream, xlogmem_gra
         return refuse_argument(error, "prepare_graph: flags has bits that this version does not know", flags)
     if names_host(stream):
         return refuse_argument(error, "prepare_graph: the host launches no graph on itself", <uint64_t>stream)
+    if held.core != (<RuntimeHold*>runtime).core:
+        return refuse_graph(error, "this graph belongs to another runtime than the hold with which it is launched")
     if not begin_launch(held.launches):
         return refuse_graph(error, "this graph was closed, and cannot be launched: capture it again")
     failed = prepare_launch(runtime, stream, held.accesses.data(), held.accesses.size(), flags | <uint32_t>OF_GRAPH,
@@ -265,13 +297,21 @@ cdef void say_capturing(xlogmem_error* error) noexcept nogil:
 
 
 cdef int refuse_capturing(RuntimeHold* hold, cy.CUstream handle, xlogmem_error* error) noexcept nogil:
-    cdef bint capturing = False
+    cdef StreamState* state = NULL
     cdef Failure failure
-    if stream_is_capturing(handle, &capturing, &failure):
-        return refuse_use(hold.core, &failure, 0, error)
-    if capturing:
+    cdef Scope scope
+    cdef int failed = refuse_lost(hold.core, &failure) or enter_context(hold.core.order.context, &scope, &failure)
+    if not failed:
+        failed = lookup_usable_stream_locks(hold, handle, ORDINARY, &state, &failure)
+        if not failed:
+            state.busy -= 1
+        hold.core.order.lock.unlock()
+        leave_context(&scope)
+    if failed:
+        refuse_use(hold.core, &failure, 0, error)
+    if failed and error.kind == XLOGMEM_CAPTURING:
         say_capturing(error)
-    return capturing
+    return failed
 
 
 cdef int table_launch_graph(xlogmem_runtime* runtime, void* stream, xlogmem_graph* graph,

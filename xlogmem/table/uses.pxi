@@ -163,8 +163,9 @@ cdef int refuse_use(CoreState* core, Failure* failure, size_t count, xlogmem_err
     """Fill in the error of a failure of a use; `count` is the number of its accesses."""
     cdef char[XLOGMEM_TEXT] text
     cdef size_t argument = failure.argument if failure.kind in (BLOCK_IS_STALE, BLOCK_IS_CONTESTED) else 0
+    cdef bint raised = failure.kind == PYTHON_RAISED    # `fill_error` drops the exception
     fill_error(core, failure, error)
-    if failure.kind == PYTHON_RAISED and strncmp(error.text, "KeyboardInterrupt", 17) == 0:
+    if raised and strncmp(error.text, "KeyboardInterrupt", 17) == 0:
         PyErr_SetInterrupt()                            # it ended a wait; Python raises it when it goes on
     if failure.kind == BLOCK_IS_STALE and argument and count > 1:
         memcpy(text, error.text, XLOGMEM_TEXT)
