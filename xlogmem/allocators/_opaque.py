@@ -70,6 +70,15 @@ class OpaqueStreams:
                 self.sweep()
         return stream
 
+    def find_legacy(self, runtime: DeviceRuntime, owner: Any) -> Stream:
+        """The legacy default stream, as the runtime knows it, by the one object that the library always has for it."""
+        known = self._known.get(id(owner))
+        if known is not None and known.runtime is runtime and known.stream.registered:
+            return known.stream
+        stream = runtime.register_stream(owner)
+        self._known[id(owner)] = _Known(owner, stream, runtime)
+        return stream
+
     def sweep(self) -> None:
         """Unregister the streams that only xlogmem refers to.  Blocks that were allocated there are freed elsewhere."""
         for key, known in list(self._known.items()):
