@@ -1,6 +1,7 @@
 """The site, for Sphinx:  make -C docs html."""
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -28,16 +29,24 @@ html_title = f"xlogmem {version}"
 
 extensions = [
     "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.intersphinx",
-    "breathe", "myst_parser", "numpydoc", "sphinx_click", "sphinx_copybutton", "sphinx_design",
+    "breathe", "myst_nb", "numpydoc", "sphinx_click", "sphinx_copybutton", "sphinx_design",
     "drawn", "names", "outside", "tasks",               # _extensions/
 ]
 root_doc = "index"
-exclude_patterns = ["_build", "README.md"]              # README.md is the index on the code host
+exclude_patterns = ["_build", "**/.ipynb_checkpoints", "README.md"]         # README.md is the index on the code host
 templates_path = ["_templates"]
 
 # Links between the pages are those of the code host: to the files, and to headings as it names them.
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
+
+# The notebooks keep no outputs: each build runs them, in a folder that is removed.
+nb_execution_mode = "force"
+os.environ.pop("XLOGMEM_SIM", None)                     # quiet: but these say that they simulate
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 120
+nb_merge_streams = True
 
 default_role = "name"                                   # of docstrings: _extensions/names.py
 autosummary_generate = [str(page.relative_to(HERE)) for page in HERE.glob("reference/*.rst")]

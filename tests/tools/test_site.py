@@ -1,6 +1,7 @@
 """The site of docs/, as far as it is known before it is built; .ci/docs builds it, and looks at what was built."""
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -162,6 +163,25 @@ def test_each_task_has_a_page_with_its_program(extension, tmp_path):
         assert (".. note::" in page) == ("out" in task)
         more, = re.findall(r":doc:`/([^`]+)` has more", page)
         assert (DOCS / f"{more}.md").exists()
+
+
+def test_a_notebook_has_no_outputs_and_says_that_it_simulates():
+    """The build of the site runs them, and an error there is one of the build."""
+    notebooks = sorted(DOCS.rglob("*.ipynb"))
+    notebooks = [path for path in notebooks if not {"_build", ".ipynb_checkpoints"} & set(path.parts)]
+    assert [path.name for path in notebooks] == ["first-finding.ipynb", "first-use.ipynb"]
+    start = (DOCS / "start/index.rst").read_text()
+    for path in notebooks:
+        first, *rest = json.loads(path.read_text())["cells"]
+        assert "simulated driver" in "".join(first["source"])
+        code = [cell for cell in rest if cell["cell_type"] == "code"]
+        assert code
+        assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
+        assert any("assert " in "".join(cell["source"]) for cell in code)
+        assert f"   {path.stem}\n" in start
+    conf = (DOCS / "conf.py").read_text()
+    assert 'nb_execution_mode = "force"' in conf
+    assert "nb_execution_raise_on_error = True" in conf
 
 
 def test_each_drawing_is_drawn_once(extension):
