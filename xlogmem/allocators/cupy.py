@@ -21,7 +21,7 @@ from xlogmem.streams import host
 
 __all__ = ["allocate", "allocate_pinned", "disable", "enable", "enable_pinned", "has_pinned", "is_on_rmm", "refuse"]
 
-LEGACY = cupy.cuda.Stream.null                          # the stream of programs that name none
+LEGACY = getattr(cupy.cuda.Stream, "null", None)         # the stream of programs that name none
 OUT_OF_MEMORY = 2                                       # the status: cudaErrorMemoryAllocation
 
 _streams = OpaqueStreams()
