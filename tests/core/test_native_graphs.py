@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import signal
 import threading
 
 import pytest
@@ -579,9 +580,17 @@ def test_a_per_thread_default_stream_of_another_thread_is_refused(n_foreign):
     end(captured).delete()
 
 
+@pytest.fixture
+def handled():
+    """Ctrl-C is a KeyboardInterrupt: programs that a shell begins in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("where", ["outside", "inside"])
 @pytest.mark.parametrize("handles", ["own"])
-def test_an_interrupt_that_ends_a_wait_is_raised_again(n, where):
+def test_an_interrupt_that_ends_a_wait_is_raised_again(n, where, handled):
     a = n.blocks[0]
     captured = n.native.capture(n.handles["S"]) if where == "inside" else None
     if captured is not None:
@@ -609,6 +618,6 @@ def test_an_interrupt_that_ends_a_wait_is_raised_again(n, where):
         done.set()
         thread.join()
         hold.close()
+        if captured is not None:
+            captured.delete()
     assert "KeyboardInterrupt" in error.text.decode()
-    if captured is not None:
-        captured.delete()
