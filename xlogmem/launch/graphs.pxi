@@ -58,10 +58,10 @@ cdef class Graph:
     cdef GraphState launches
     cdef str state
 
-    __signature__ = Signed("")
-
     def __cinit__(self):
         self.launches.launching.store(NOT_READY)
+
+    __signature__ = Signed("")
 
     def __init__(self):
         raise TypeError("graphs are made by xlogmem.capture(stream) and xlogmem.capturing(stream)")
