@@ -549,19 +549,18 @@ def test_a_graph_without_memory_is_launched_in_a_thread_without_a_context(n_fore
 
 def test_a_graph_is_launched_with_a_hold_of_its_runtime(n_foreign):
     n = n_foreign
-    graph = end(n.native.capture(n.handles["S"]))
-    other = Hold(DeviceRuntime())
-    error, held = Error(), at(graph.address, 8)
+    with capture(n.S) as graph:
+        pass
+    own, other, error = Hold(n.runtime), Hold(DeviceRuntime()), Error()
+    held = functions.open_graph(own.runtime, graph)
     assert functions.launch_graph(other.runtime, n.T.handle, held, ctypes.byref(error)) == 1
     assert (error.kind, error.text.decode()) == (
         INVALID, "this graph belongs to another runtime than the hold with which it is launched")
-    other.close()
-    graph.delete()
-
-
-def at(address: int, offset: int) -> int:
-    """A pointer in an object of C++."""
-    return int(ctypes.c_uint64.from_address(address + offset).value)
+    assert functions.launch_graph(own.runtime, n.T.handle, held, ctypes.byref(error)) == 0
+    functions.close_graph(own.runtime, held)
+    graph.close()
+    for one in (own, other):
+        one.close()
 
 
 def test_a_per_thread_default_stream_of_another_thread_is_refused(n_foreign):
