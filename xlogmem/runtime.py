@@ -343,10 +343,12 @@ def get_runtime(device_id: SupportsIndex | str = 0) -> DeviceRuntime:
     True
     """
     if type(device_id) is int and 0 <= device_id < MAX_DEVICES:     # allocators of other libraries call this each time
-        runtime = _runtimes[device_id]
-        if runtime is not None:
-            return runtime
-    number = parse_device_id(device_id, MAX_DEVICES - 1)
+        number = device_id
+    else:
+        number = parse_device_id(device_id, MAX_DEVICES - 1)
+    runtime = _runtimes[number]
+    if runtime is not None:
+        return runtime
     with _locks[number] as depth:
         runtime = _runtimes[number]
         if runtime is None:

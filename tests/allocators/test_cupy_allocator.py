@@ -91,7 +91,7 @@ def test_a_use_orders_another_stream_after_cupy_and_cupy_after_it(enabled, x, de
 def test_arrays_of_programs_that_name_no_stream_are_of_the_legacy_one(enabled, x, monkeypatch, known):
     """Work there is neither recorded nor ordered by hand.  The twin takes the stream of allocations that name none."""
     if not known:
-        monkeypatch.setattr(_opaque.OpaqueStreams, "find_legacy", lambda self, runtime, owner: runtime.default_stream)
+        monkeypatch.setattr(_opaque.OpaqueStreams, "find", lambda self, runtime, owner, stays: runtime.default_stream)
     enabled.current.stream = enabled.cuda.Stream.null
     for _ in range(2):
         array = enabled.empty(512)
@@ -108,7 +108,8 @@ def test_arrays_of_programs_that_name_no_stream_are_of_the_legacy_one(enabled, x
 
 def test_an_ordinary_stream_would_not_do(enabled, x, monkeypatch):
     """The twin of the test above: after the first use elsewhere, CuPy's own work is waited for because it is opaque."""
-    monkeypatch.setattr(_opaque.OpaqueStreams, "find", lambda self, runtime, owner: runtime.register_stream(owner))
+    monkeypatch.setattr(_opaque.OpaqueStreams, "find",
+                        lambda self, runtime, owner, stays: runtime.register_stream(owner))
     stream = enabled.current.stream
     array = enabled.empty(512)
     with use(x.T, read_write=array):

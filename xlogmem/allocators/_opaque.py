@@ -46,37 +46,32 @@ class OpaqueStreams:
     def __len__(self) -> int:
         return len(self._known)
 
-    def find(self, runtime: DeviceRuntime, owner: Any) -> Any:
+    def find(self, runtime: DeviceRuntime, owner: Any, stays: bool = False) -> Any:
         """The object that names the stream, opaque from now on, in a call of the runtime.
 
-        Streams of the runtime itself, and those of which the program named the discipline, before or later, keep it.
+        Streams of the runtime itself, and those of which the program named the discipline, before or later, keep it.  A
+        default stream is named by its object, unless the library always has this one for the legacy one (`stays`).
 
         Raises
         ------
         StreamMisuseError
             The stream is on another device, or is capturing a graph before it is known.
         """
-        if owner.__cuda_stream__()[1] <= PER_THREAD:
-            return owner                                # opaque by default, and not the same in each thread
         known = self._known.get(id(owner))
         if known is not None and known.runtime is runtime and known.stream.registered:
             return known.stream
+        if not stays and owner.__cuda_stream__()[1] <= PER_THREAD:
+            return owner                                # opaque by default, and not the same in each thread
         stream = runtime.register_stream(owner)
+        if stays:
+            self._known[id(owner)] = _Known(owner, stream, runtime)
+            return stream
         if stream.foreign and stream.discipline == "ordinary" and not stream._is_named:
             stream = runtime.register_stream(owner, discipline="opaque")
         if stream.foreign and owns_stream(owner):       # else its handle may be another stream's tomorrow
             self._known[id(owner)] = _Known(owner, stream, runtime)
             if len(self._known) >= self._sweep_at:
                 self.sweep()
-        return stream
-
-    def find_legacy(self, runtime: DeviceRuntime, owner: Any) -> Stream:
-        """The legacy default stream, as the runtime knows it, by the one object that the library always has for it."""
-        known = self._known.get(id(owner))
-        if known is not None and known.runtime is runtime and known.stream.registered:
-            return known.stream
-        stream = runtime.register_stream(owner)
-        self._known[id(owner)] = _Known(owner, stream, runtime)
         return stream
 
     def sweep(self) -> None:

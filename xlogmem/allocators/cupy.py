@@ -75,7 +75,7 @@ def allocate(nbytes: int) -> memory.MemoryPointer:
     if nbytes:
         runtime = get_runtime(device)
         current = cupy.cuda.get_current_stream()
-        stream = _streams.find_legacy(runtime, current) if current is LEGACY else _streams.find(runtime, current)
+        stream = _streams.find(runtime, current, current is LEGACY)
         try:
             block = runtime.allocate(nbytes, stream, tag=runtime._tag_here("CuPy"))
         except MemoryError:
