@@ -4,6 +4,7 @@ from __future__ import annotations
 import pytest
 from c_table import Hold
 from cuda.bindings import driver as cuda
+from graphs_by_hand import used_blocks
 from native_calls import Library, NativeRuntime, build, planted_programs
 from two_devices import Devices
 
@@ -41,6 +42,15 @@ def foreign():
     yield make
     for stream in made:
         check(cuda.cuStreamDestroy(stream))
+
+
+@pytest.fixture
+def blocks(x):
+    """Three blocks of `x`, whose contents are filed."""
+    made = used_blocks(x, 3)
+    yield made
+    while made:                                     # pytest keeps the list, which must not keep the runtime
+        made.pop().close()
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 from four_streams import READ, READ_WRITE, RELAXED, WRITE, Capture, at
-from graphs_by_hand import join_by_event, raw_launch, some_graph, take_races, used_blocks
+from graphs_by_hand import join_by_event, raw_launch, some_graph, take_races
 
 from xlogmem import (
     BlockState,
@@ -39,15 +39,6 @@ NOT_SUPPORTED = 801
 @pytest.fixture
 def x(four):
     return four()
-
-
-@pytest.fixture
-def blocks(x):
-    """Three blocks, whose contents are filed."""
-    made = used_blocks(x, 3)
-    yield made
-    while made:                                     # pytest keeps the list, which must not keep the runtime
-        made.pop().close()
 
 
 # ---------------------------------------------------------------------------------------------- order inside

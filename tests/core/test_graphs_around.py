@@ -10,7 +10,7 @@ from c_table import ENVIRONMENT
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 from four_streams import READ, READ_WRITE, WRITE
-from graphs_by_hand import some_graph, used_blocks
+from graphs_by_hand import some_graph
 from sim_support import python
 
 from xlogmem import DeviceRuntime, DeviceState, StreamMisuseError, capture, use
@@ -23,15 +23,6 @@ pytestmark = pytest.mark.simulator
 @pytest.fixture
 def x(four):
     return four()
-
-
-@pytest.fixture
-def blocks(x):
-    """A block whose contents are filed."""
-    made = used_blocks(x, 1)
-    yield made
-    while made:                                     # pytest keeps the list, which must not keep the runtime
-        made.pop().close()
 
 
 # ---------------------------------------------------------------------------------------------- around a capture

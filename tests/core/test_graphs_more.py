@@ -10,7 +10,7 @@ from capsules import Producer, Taken
 from cuda.bindings import driver as cuda
 from forking import outcomes
 from four_streams import READ, READ_WRITE, WRITE, Capture
-from graphs_by_hand import in_thread, raw_launch, some_graph, take_races, used_blocks
+from graphs_by_hand import in_thread, raw_launch, some_graph, take_races
 from interrupts import interrupted
 
 from xlogmem import (
@@ -37,15 +37,6 @@ pytestmark = pytest.mark.simulator
 @pytest.fixture
 def x(four):
     return four()
-
-
-@pytest.fixture
-def blocks(x):
-    """Three blocks, whose contents are filed."""
-    made = used_blocks(x, 3)
-    yield made
-    while made:                                         # pytest keeps the list, which must not keep the runtime
-        made.pop().close()
 
 
 @pytest.fixture

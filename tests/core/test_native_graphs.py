@@ -10,7 +10,7 @@ import pytest
 from c_table import INVALID, NOT_FOUND, Access, Error, Hold, functions
 from cuda.bindings import driver as cuda
 from four_streams import READ, READ_WRITE, RELAXED, WRITE, Capture
-from graphs_by_hand import in_thread
+from graphs_by_hand import in_thread, used_blocks
 from native_calls import OF_OTHERS, Graph, NativeRuntime, Thrown
 from other_threads import interrupted_after
 
@@ -29,9 +29,7 @@ def n(native, foreign, handles):
     x, runtime = native()
     x.native = runtime
     x.handles = {name: getattr(x, name).handle if handles == "own" else foreign() for name in "STUV"}
-    x.blocks = [x.alloc(x.S) for _ in range(3)]
-    x.use(x.S, *((block, WRITE) for block in x.blocks))
-    x.use(x.V, *((block, READ) for block in x.blocks))
+    x.blocks = used_blocks(x, 3)
     yield x
     while x.blocks:
         x.blocks.pop().close()
@@ -60,12 +58,6 @@ def take_races(n):
     return found
 
 
-def end(captured) -> Graph:
-    graph = captured.end()
-    captured.delete()
-    return graph
-
-
 # ------------------------------------------------------------------------------------------------ order inside
 @FOREIGN
 @RECORDED
@@ -76,7 +68,7 @@ def test_launches_inside_come_after_one_another(n, first, then, recorded):
     captured.fork(n.handles["T"])
     launch(n, "S", (a, first))
     (launch if recorded else work)(n, "T", (a, then))
-    graph = end(captured)
+    graph = captured.finish()
     graph.launch(n.handles["U"])
     assert bool(take_races(n)) is not recorded
     graph.delete()
@@ -90,7 +82,7 @@ def test_waits_inside_order_a_stream_without_a_use(n):
     launch(n, "S", (a, WRITE))
     n.native.wait(n.handles["T"], a.ptr)
     work(n, "T", (a, READ))
-    graph = end(captured)
+    graph = captured.finish()
     graph.launch(n.handles["U"])
     assert take_races(n) == []
     graph.delete()
@@ -117,7 +109,7 @@ def test_a_launch_is_one_use_of_all_blocks(n, how):
     a, b, _ = n.blocks
     captured = n.native.capture(n.handles["S"])
     launch(n, "S", (a, READ), (b, WRITE))
-    graph = end(captured)
+    graph = captured.finish()
     held = n.native.graph(python_graph(n)) if how == "by hand" else None
     launch(n, "T", (a, WRITE))
     if how == "launch":
@@ -179,7 +171,7 @@ def test_a_launch_makes_the_driver_calls_of_a_use(n):
     """Of a stream that is known, with nothing to wait for: the query of the capture, and the launch."""
     captured = n.native.capture(n.handles["S"])
     launch(n, "S", *((block, WRITE) for block in n.blocks))
-    graph = end(captured)
+    graph = captured.finish()
     for _ in range(100):                                # until no wait is expected any more
         graph.launch(n.handles["S"])
     before = n.driver.all_calls()
@@ -197,7 +189,7 @@ def test_blocks_stay_until_the_graph_ends_and_its_last_launch_is_complete(n):
     a = n.alloc(n.S)
     captured = n.native.capture(n.handles["S"])
     launch(n, "S", (a, WRITE))
-    graph = end(captured)
+    graph = captured.finish()
     a.free()
     graph.launch(n.handles["U"])
     assert take_races(n) == []
@@ -219,7 +211,7 @@ def test_a_capture_that_is_given_up_makes_no_graph_and_holds_nothing(n):
     n.use(n.S, (n.blocks[0], WRITE))                    # the stream captures no more
     with pytest.raises(Thrown, match="has ended before") as refused:
         captured = n.native.capture(n.handles["S"])
-        end(captured).delete()
+        captured.finish().delete()
         captured = n.native.capture(n.handles["T"])
         graph = captured.end()
         graph.delete()
@@ -246,7 +238,7 @@ def test_memory_that_is_allocated_inside_is_the_graphs(native, foreign, handles,
         runtime.free_many(memory, stream)
     else:
         runtime.free(memory[0], stream)
-    graph = end(captured)
+    graph = captured.finish()
     again = runtime.allocate(64, x.T.handle)            # not the memory of the graph
     assert again not in memory
     for name in (x.U, x.V):
@@ -269,7 +261,7 @@ def test_a_capture_of_others_holds_what_it_names(n, recorded):
     check(cuda.cuStreamBeginCapture(handle, RELAXED))
     captured = n.native.capture(handle, OF_OTHERS, read=a.ptr, write=b.ptr)
     work(n, "S", (a, READ), (b, WRITE))                 # by a library that knows nothing of xlogmem
-    graph = end(captured)
+    graph = captured.finish()
     made = check(cuda.cuStreamEndCapture(handle))
     executable = check(cuda.cuGraphInstantiate(made, 0))
     launch(n, "T", (a, WRITE))
@@ -322,7 +314,7 @@ def test_what_is_refused_says_why_and_does_nothing(n):
     with n.native.launch(handle, read=[0]):             # null is no memory
         pass
     launch(n, "S", (a, WRITE))
-    again = end(captured)
+    again = captured.finish()
     again.launch(handle)
     for one in (again, graph):
         one.delete()
@@ -335,7 +327,7 @@ def end_of_new(n) -> Graph:
     """A graph of one block."""
     captured = n.native.capture(n.handles["V"])
     launch(n, "V", (n.blocks[2], READ))
-    return end(captured)
+    return captured.finish()
 
 
 @pytest.mark.parametrize("handles", ["own"])
@@ -371,7 +363,7 @@ def test_wrong_accesses_are_refused(n):
 @pytest.mark.parametrize("handles", ["own"])
 def test_a_graph_without_memory(n):
     captured = n.native.capture(n.handles["S"])
-    graph = end(captured)
+    graph = captured.finish()
     graph.launch(n.handles["S"])
     captured = n.native.capture(n.handles["S"])
     with pytest.raises(Thrown, match="CUDA launches no graph inside a capture") as refused:
@@ -386,7 +378,7 @@ def test_a_failed_launch_files_nothing(n):
     a = n.blocks[0]
     captured = n.native.capture(n.handles["S"])
     launch(n, "S", (a, WRITE))
-    graph = end(captured)
+    graph = captured.finish()
     uses = n.runtime.counters()["uses"]
     n.driver.fail("cuGraphLaunch")
     with pytest.raises(Thrown, match="cuGraphLaunch"):
@@ -480,7 +472,7 @@ def test_a_capture_is_ended_by_its_own_thread_where_cuda_wants_that(n):
     in_thread(end_there)
     assert said[0].name == "conflicting_use"
     assert "another thread has begun this capture" in str(said[0])
-    graph = end(captured)
+    graph = captured.finish()
     graph.launch(n.handles["T"])
     assert take_races(n) == []
     graph.delete()
@@ -511,7 +503,7 @@ def test_memory_from_before_is_freed_inside_on_a_stream_that_was_not_named(n_for
     if forked:
         captured.fork(n.handles["U"])
     n.native.free(memory, n.handles["U" if forked else "S"])
-    end(captured).delete()
+    captured.finish().delete()
     n.runtime.reap_pending()
     n.runtime.synchronize()
     assert n.runtime.find_block(memory) is None
@@ -536,7 +528,7 @@ def test_the_end_of_a_capture_that_cannot_be_queried(n):
 
 def test_a_graph_without_memory_is_launched_in_a_thread_without_a_context(n_foreign):
     n = n_foreign
-    graph = end(n.native.capture(n.handles["S"]))
+    graph = n.native.capture(n.handles["S"]).finish()
 
     def there() -> None:
         check(cuda.cuCtxSetCurrent(None))
@@ -576,7 +568,7 @@ def test_a_per_thread_default_stream_of_another_thread_is_refused(n_foreign):
     in_thread(fork_there)
     assert said[0].name == "invalid_argument"
     assert "the per-thread default stream of another thread takes part" in str(said[0])
-    end(captured).delete()
+    captured.finish().delete()
 
 
 @pytest.fixture

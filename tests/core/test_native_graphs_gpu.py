@@ -87,8 +87,7 @@ def test_launches_inside_are_ordered(x, recorded):
         x.write_late(x.S)
     with x.use(x.T, recorded, read=x.a, write=x.b):
         x.copy(x.T)
-    graph = captured.end()
-    captured.delete()
+    graph = captured.finish()
     wrong = 0
     for _ in range(TURNS):
         x.clear()
@@ -103,8 +102,7 @@ def test_a_launch_is_a_use(x, recorded):
     captured = x.native.capture(x.S)
     with x.use(x.S, write=x.a):
         x.write_late(x.S)
-    graph = captured.end()
-    captured.delete()
+    graph = captured.finish()
     wrong = 0
     for _ in range(TURNS):
         x.clear()
@@ -121,8 +119,7 @@ def test_a_graph_that_the_engine_captures_and_launches(x, recorded):
     check(cuda.cuStreamBeginCapture(x.S, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
     captured = x.native.capture(x.S, OF_OTHERS, write=x.a.ptr)
     x.write_late(x.S)
-    graph = captured.end()
-    captured.delete()
+    graph = captured.finish()
     made = check(cuda.cuStreamEndCapture(x.S))
     executable = check(cuda.cuGraphInstantiate(made, 0))
     wrong = 0
@@ -151,8 +148,7 @@ def test_memory_that_is_allocated_inside_is_the_graphs(x):
     with x.native.launch(x.S, read=[memory], write=[x.b.ptr]):
         x.kernels.copy(x.S, x.b.ptr, memory, WORDS)
     x.native.free(memory, x.S)
-    graph = captured.end()
-    captured.delete()
+    graph = captured.finish()
     for _ in range(TURNS):
         x.clear()
         other = x.runtime.allocate(4 * WORDS, x.own)

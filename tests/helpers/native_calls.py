@@ -218,6 +218,12 @@ class Capture:
     def end(self) -> Graph:
         return Graph(self.library, self.library.make("end_capture", self.address))
 
+    def finish(self) -> Graph:
+        """End it, and delete it."""
+        graph = self.end()
+        self.delete()
+        return graph
+
     def delete(self) -> None:
         self.library.do("delete_capture", self.address)
 
