@@ -15,12 +15,15 @@ import json
 import os
 import platform
 import random
+import shlex
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
+
+from xlogmem import _driver
 
 ALLOCATORS = {"own": {}, "async": {}, "pool": {"XLOGMEM_RESOURCE": "pool"}}
 Step = Callable[[int], object]
@@ -260,7 +263,9 @@ def main() -> None:
         print(json.dumps(line))
     if options.json:
         with open(options.json, "w") as file:
-            json.dump({"python": platform.python_version(), "rows": rows, "summary": found}, file, indent=1)
+            json.dump({"command": shlex.join(["python", *sys.argv]), "device": _driver.device_name(0),
+                       "driver": ".".join(map(str, _driver.driver_version())), "python": platform.python_version(),
+                       "rows": rows, "summary": found}, file, indent=1)
 
 
 if __name__ == "__main__":
