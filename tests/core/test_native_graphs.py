@@ -5,6 +5,7 @@ import ctypes
 import gc
 import signal
 import threading
+from contextlib import nullcontext
 
 import pytest
 from c_table import INVALID, NOT_FOUND, Access, Error, Hold, functions
@@ -223,7 +224,9 @@ def test_a_capture_that_is_given_up_makes_no_graph_and_holds_nothing(n):
 @FOREIGN
 @pytest.mark.parametrize("resource", ["async", "pool"])
 @pytest.mark.parametrize("many", [False, True])
-def test_memory_that_is_allocated_inside_is_the_graphs(native, foreign, handles, resource, many):
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_memory_that_is_allocated_inside_is_the_graphs(native, foreign, handles, resource, many, named):
+    """Also where no use names it, as in a library's own temporary memory."""
     x, runtime = native(**({"resource": PoolMemoryResource()} if resource == "pool" else {}))
     stream = x.S.handle if handles == "own" else foreign()
     live = x.runtime.live_bytes
@@ -231,7 +234,7 @@ def test_memory_that_is_allocated_inside_is_the_graphs(native, foreign, handles,
     memory = runtime.allocate_many([64, 0, 64], stream) if many else [runtime.allocate(64, stream)]
     assert (len(memory) == 1) is not many
     assert all(memory[::2])
-    with runtime.launch(stream, write=memory):
+    with runtime.launch(stream, write=memory) if named else nullcontext():
         for address in filter(None, memory):
             x.kernels.fill(stream, address, 1, 1)
     if many:
