@@ -269,6 +269,13 @@ cdef cppclass Window:
     uint32_t site               # where in the program
 
 
+cdef struct OpenUse:
+    # The use that a thread is inside of.
+    StreamState* stream         # NULL: of none
+    bint several                # of several, on different streams
+    uint32_t access             # to a block; 0: it is not named there
+
+
 cdef cppclass HostThread:
     # A thread that accesses memory itself: see core/host.pxi.
     StreamState as_stream       # in the windows of its accesses
@@ -517,6 +524,8 @@ cdef void end_launch(GraphState* graph) noexcept nogil
 cdef bint begin_close(GraphState* graph) noexcept nogil
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil
+cdef void find_open_use(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
+cdef bint export_in_use(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil
 cdef bint find_from_locked(CoreState* core, uint64_t ptr, uint64_t last, Found* found) noexcept nogil
 cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) noexcept nogil

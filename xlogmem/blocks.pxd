@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem._base.cpp cimport vector
 from xlogmem._base.failures cimport Failure
 from xlogmem._base.owned cimport Owned
-from xlogmem._core cimport Block, CoreState, Found, Window
+from xlogmem._core cimport Block, CoreState, Found, OpenUse, Window
 from xlogmem._driver cimport EventPool
 from xlogmem._foreign.named cimport Extent
 from xlogmem._foreign.objects cimport StreamRegistry
@@ -76,6 +76,8 @@ cdef class Core:
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream)
     cdef int cover_export(self, Stream consumer) except -1
     cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1
+    cdef bint is_named_in_use(self, DeviceBlock block)
+    cdef bint export_in_use(self, DeviceBlock block, OpenUse* use, Export* export) except -1
     cdef tuple _bytes(self, bint query)
 
 

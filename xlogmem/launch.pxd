@@ -5,6 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem._base.failures cimport Failure
 from xlogmem._base.owned cimport Owned
 from xlogmem._core cimport Found, GraphState, Outcome, Window
+from xlogmem._order cimport StreamState
 from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.streams cimport Stream
 
@@ -55,6 +56,7 @@ cdef int add_host_memory(LaunchRecorder recorder, const void* memory, size_t nby
 cdef int copy_together(LaunchRecorder recorder, Stream own_stream) except -1
 cdef bint is_in_capture(LaunchRecorder recorder)
 cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consumer) except -1
+cdef Core core_of_use(int device_id, StreamState** stream)
 cdef bint has_captures() noexcept nogil
 cdef Stream captured_by_handle(Core runtime, cy.CUstream handle)
 cdef int promise_to_live(Core runtime, cy.CUstream handle) except -1

@@ -451,8 +451,8 @@ def existing_runtimes() -> list[DeviceRuntime]:
     The caller holds them for as long as it keeps the list: one that is dropped elsewhere meanwhile ends in the caller's
     thread.
     """
-    found = (reference() for reference in _existing.valuerefs())     # a copy: other threads make runtimes
-    return [runtime for runtime in found if runtime is not None]
+    references = _existing.valuerefs()                  # a copy: other threads make runtimes
+    return [runtime for reference in references if (runtime := reference()) is not None]
 
 
 def set_runtime(runtime: DeviceRuntime, *, instead_of: DeviceRuntime | None = None) -> None:

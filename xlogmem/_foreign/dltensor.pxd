@@ -8,11 +8,13 @@ cdef extern from *:
     #define XLOGMEM_VERSIONED "dltensor_versioned"
     #define XLOGMEM_USED_PLAIN "used_dltensor"
     #define XLOGMEM_USED_VERSIONED "used_dltensor_versioned"
+    #define XLOGMEM_EXCHANGE "dlpack_exchange_api"
     """
     const char* PLAIN "XLOGMEM_PLAIN"                       # names of capsules: not consumed yet, and consumed
     const char* VERSIONED "XLOGMEM_VERSIONED"
     const char* USED_PLAIN "XLOGMEM_USED_PLAIN"
     const char* USED_VERSIONED "XLOGMEM_USED_VERSIONED"
+    const char* EXCHANGE "XLOGMEM_EXCHANGE"                 # of the capsule of a DLPackExchange
 
 
 cdef enum:
@@ -64,3 +66,20 @@ cdef struct DLManagedTensorVersioned:
     void (*deleter)(DLManagedTensorVersioned* self) noexcept nogil
     uint64_t flags
     DLTensor dl_tensor
+
+
+cdef struct DLPackExchangeHeader:
+    DLVersion version
+    DLPackExchangeHeader* older
+
+
+cdef struct DLPackExchange:
+    # What a type of arrays has as `__dlpack_c_exchange_api__`, since DLPack 1.3.  All but `allocate` are called with
+    # the GIL.  Nothing here orders streams: the consumer works on the stream that `current_stream` gives.
+    DLPackExchangeHeader header
+    int (*allocate)(DLTensor* prototype, DLManagedTensorVersioned** made, void* context,
+                    void (*fail)(void* context, const char* kind, const char* text) noexcept) noexcept nogil
+    int (*managed_of)(void* array, DLManagedTensorVersioned** tensor) except? -1
+    int (*array_of)(DLManagedTensorVersioned* tensor, void** array) except? -1
+    int (*tensor_of)(void* array, DLTensor* tensor) except? -1      # for the time of the call; NULL: not offered
+    int (*current_stream)(int32_t device_type, int32_t device_id, void** stream) except? -1

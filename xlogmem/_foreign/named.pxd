@@ -2,7 +2,7 @@
 
 from libc.stdint cimport uint64_t
 
-from xlogmem._foreign.dltensor cimport DLTensor
+from xlogmem._foreign.dltensor cimport DLPackExchange, DLTensor
 
 
 cdef struct Extent:
@@ -17,7 +17,9 @@ cdef struct Extent:
 
 
 cdef bint name_memory(object what, str where, Extent* extent) except -1
+cdef DLPackExchange* exchange_of(object what) except? NULL
 cdef tuple pair_of(object what, str name)
 cdef tuple device_pair(object array)
+cdef tuple shape_of_tensor(DLTensor* tensor)
 cdef tuple parts_of_tensor(DLTensor* tensor, object itemsize)
 cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL

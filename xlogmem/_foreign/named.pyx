@@ -8,7 +8,8 @@ An object may offer several descriptions of the same memory; the first of these 
 
 1. an ``int``: a bare address;
 2. ``data_ptr()`` (PyTorch): it makes no capsule or dictionary, and works for a tensor that requires a gradient, which
-   refuses the other descriptions;
+   refuses the other descriptions; where the type has ``__dlpack_c_exchange_api__``, a tensor on a CUDA device is
+   described by one call of it;
 3. ``__cuda_array_interface__``;
 4. ``__dlpack__``, after ``__dlpack_device__``, with ``stream=-1``: the producer orders nothing, and its capsule is
    dropped unconsumed (cuda.core's ``Buffer``);
@@ -36,15 +37,16 @@ cdef bint name_memory(object what, str where, Extent* extent) except -1:
     if isinstance(what, int):
         return name_address(what, what, where, extent)
     if callable(getattr(what, "data_ptr", None)):
-        return name_data_pointer(what, where, extent)
+        return name_by_exchange(what, extent) or name_data_pointer(what, where, extent)
     interface = getattr(what, "__cuda_array_interface__", None)
     if interface is not None:
         return name_array(interface, what, where, extent)
     if getattr(what, "__dlpack__", None) is not None:
-        return name_tensor(what, where, extent)
+        return name_by_exchange(what, extent) or name_tensor(what, where, extent)
     return name_pointer(what, where, extent)
 
 
+include "named/exchange.pxi"  # DLPack between functions in C
 include "named/arrays.pxi"    # the CUDA array interface; extents of arrays
 include "named/tensors.pxi"   # DLPack
 include "named/pointers.pxi"  # bare addresses, and pointers with a size

@@ -30,15 +30,18 @@ from xlogmem._core cimport (
     READ_WRITE,
     CoreCounters,
     Figures,
+    OpenUse,
     add_export_locked,
     add_resource,
     begin_peak,
     count_all_locked,
     drain_by_itself,
     encode_for_check,
+    export_in_use,
     fence_export,
     find_by_address_locked,
     find_from_locked,
+    find_open_use,
     find_site_for_check,
     is_still_locked,
     look,
@@ -452,6 +455,26 @@ cdef class Core:
             export.access = READ_WRITE if write else READ
             Py_INCREF(block)
         return 0
+
+    cdef bint export_in_use(self, DeviceBlock block, OpenUse* use, Export* export) except -1:
+        """Export a block to a consumer on the stream of the use that this thread is inside of.  False if the use does
+        not name the block, and if there is none: then nothing was done, and `use` has the stream."""
+        cdef bint exported
+        with nogil:
+            exported = export_in_use(&self.state, block.block, block.generation, use)
+        if exported:
+            export.block = <void*>block
+            export.stream = use.stream
+            export.access = use.access
+            Py_INCREF(block)
+        return exported
+
+    cdef bint is_named_in_use(self, DeviceBlock block):
+        """True if the use that this thread is inside of names the block."""
+        cdef OpenUse use
+        with nogil:
+            find_open_use(&self.state, block.block, block.generation, &use)
+        return use.access != 0 and not use.several
 
     cdef int cover_export(self, Stream consumer) except -1:
         """Fence an export on this stream, after the window of the export."""

@@ -9,7 +9,9 @@ from xlogmem._base.failures cimport is_put_off
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_was_forked
 from xlogmem._order cimport (
     advance,
+    current_thread,
     fence_now_unlocks,
+    has_no_owner,
     is_of_former,
     needs_context_sync_locked,
     sync_contexts_unlocks,
@@ -71,6 +73,47 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
             unpin_export_locked(core, block)
     order.lock.unlock()
     return 0
+
+
+cdef void find_open_use(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
+    """Find the use that this thread is inside of, and its access to a block (NULL: to none)."""
+    core.order.lock.lock()
+    find_open_use_locked(core, block, generation, use)
+    core.order.lock.unlock()
+
+
+cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
+    """Accesses by the host have no stream, and a stream of another device is none that a consumer could be told of."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef uint64_t thread = current_thread()
+    cdef Window* window
+    cdef size_t i, k
+    use.stream = NULL
+    use.several = False
+    use.access = 0
+    core.windows_lock.lock()
+    for i in range(core.windows.size()):
+        window = core.windows[i]
+        if not window.is_open or window.thread != thread or is_host(window.stream) or <bint>window.stream.remote:
+            continue
+        use.several = use.several or (use.stream != NULL and use.stream != window.stream)
+        use.stream = window.stream
+        for k in range(window.uses.size()):
+            if window.uses[k].block == block and block.generation == generation:
+                use.access |= window.uses[k].access
+    core.windows_lock.unlock()
+
+
+cdef bint export_in_use(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
+    """Find the use that this thread is inside of, and export the block there, with a pin, if the use names it: then the
+    stream is ordered already.  False if it does not, or if nothing is known to keep the stream alive."""
+    cdef bint exported
+    core.order.lock.lock()
+    find_open_use_locked(core, block, generation, use)
+    exported = use.access != 0 and not use.several and not has_no_owner(use.stream) and (
+        add_export_locked(core, block, generation, use.stream, True))
+    core.order.lock.unlock()
+    return exported
 
 
 cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil:

@@ -24,7 +24,9 @@ cdef class DLPackImport:
 
 cdef DLPackExport* new_export(ArrayLayout layout) except NULL
 cdef void* make_host_copy(DLPackExport* export, size_t nbytes) except NULL
-cdef int fill_tensor(DLPackExport* export, ArrayLayout layout, void* data, DLDevice device) except -1
+cdef int fill_tensor(DLTensor* tensor, ArrayLayout layout, void* data, DLDevice device, int64_t* extents) except -1
+cdef DLManagedTensorVersioned* versioned_of(DLPackExport* export) noexcept
+cdef DLPackExport* own_export(DLManagedTensorVersioned* tensor) noexcept
 cdef object capsule_of(DLPackExport* export, bint versioned)
 cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only)
 cdef DLPackImport take_tensor(object capsule)

@@ -13,6 +13,7 @@ cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
+from libc.string cimport memcpy
 
 from xlogmem._foreign.dltensor cimport PLAIN, USED_PLAIN, USED_VERSIONED, VERSIONED
 from xlogmem._foreign.named cimport parts_of_tensor
@@ -71,23 +72,40 @@ cdef void drop_versioned(object capsule) noexcept:
         tensor.deleter(tensor)
 
 
-cdef int fill_tensor(DLPackExport* export, ArrayLayout layout, void* data, DLDevice device) except -1:
-    """Describe an array whose first element is at `data`."""
-    cdef DLTensor* tensor = &export.plain.dl_tensor
-    cdef size_t i, ndim = len(layout.shape)
-    for i in range(ndim):
-        export.extents[i] = layout.shape[i]
-        export.extents[ndim + i] = layout.strides[i] // <int64_t>layout.itemsize
+cdef int fill_tensor(DLTensor* tensor, ArrayLayout layout, void* data, DLDevice device, int64_t* extents) except -1:
+    """Describe an array whose first element is at `data`.  `extents` gets its shape and strides; NULL: they are used
+    where the layout has them."""
+    cdef size_t ndim = len(layout.shape)
+    cdef int64_t* known = layout.for_dlpack()
+    if extents == NULL:
+        extents = known
+    elif ndim:
+        memcpy(extents, known, 2 * ndim * sizeof(int64_t))
     tensor.data = data
+    tensor.byte_offset = 0
     tensor.device = device
     tensor.ndim = ndim
-    tensor.dtype.code = layout.dtype.code
+    tensor.dtype.code = layout.code
     tensor.dtype.bits = 8 * layout.itemsize
     tensor.dtype.lanes = 1
-    if ndim:
-        tensor.shape = export.extents
-        tensor.strides = export.extents + ndim
+    tensor.shape = extents if ndim else NULL
+    tensor.strides = extents + ndim if ndim else NULL
     return 0
+
+
+cdef DLManagedTensorVersioned* versioned_of(DLPackExport* export) noexcept:
+    """The versioned tensor of an export whose tensor and `versioned.flags` are filled in."""
+    export.versioned.dl_tensor = export.plain.dl_tensor
+    export.versioned.version.major = 1
+    export.versioned.version.minor = 0
+    export.versioned.manager_ctx = export
+    export.versioned.deleter = delete_versioned
+    return &export.versioned
+
+
+cdef DLPackExport* own_export(DLManagedTensorVersioned* tensor) noexcept:
+    """The export that a tensor belongs to; NULL for a tensor of another library."""
+    return <DLPackExport*>tensor.manager_ctx if tensor.deleter == delete_versioned else NULL
 
 
 cdef object capsule_of(DLPackExport* export, bint versioned):
@@ -95,12 +113,7 @@ cdef object capsule_of(DLPackExport* export, bint versioned):
     released."""
     try:
         if versioned:
-            export.versioned.dl_tensor = export.plain.dl_tensor
-            export.versioned.version.major = 1
-            export.versioned.version.minor = 0
-            export.versioned.manager_ctx = export
-            export.versioned.deleter = delete_versioned
-            return PyCapsule_New(&export.versioned, VERSIONED, drop_versioned)
+            return PyCapsule_New(versioned_of(export), VERSIONED, drop_versioned)
         export.plain.manager_ctx = export
         export.plain.deleter = delete_plain
         return PyCapsule_New(&export.plain, PLAIN, drop_plain)
@@ -138,8 +151,11 @@ cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only):
 
 
 cdef DLPackImport take_tensor(object capsule):
-    """Take ownership of the tensor that `peek_tensor` found."""
-    cdef DLPackImport taken = DLPackImport.__new__(DLPackImport)
+    """Take ownership of the tensor that `peek_tensor` found; of one that was taken before, return it."""
+    cdef DLPackImport taken
+    if isinstance(capsule, DLPackImport):
+        return capsule
+    taken = DLPackImport.__new__(DLPackImport)
     if PyCapsule_IsValid(capsule, PLAIN):
         taken.plain = <DLManagedTensor*>PyCapsule_GetPointer(capsule, PLAIN)
         PyCapsule_SetName(capsule, USED_PLAIN)

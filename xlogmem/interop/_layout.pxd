@@ -1,6 +1,6 @@
 # How an array lies in memory; see _layout.pyx.
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 
 cdef class ArrayLayout:
@@ -13,10 +13,13 @@ cdef class ArrayLayout:
     cdef readonly size_t size           # elements
     cdef readonly uint64_t start        # the elements are in `extent` bytes from here
     cdef readonly size_t extent
+    cdef int64_t* extents               # what `for_dlpack` returns; NULL: not asked for yet
+    cdef uint8_t code                   # of the dtype, in DLPack; valid with `extents`
     cdef size_t nbytes(self) noexcept
     cdef bint is_contiguous(self) except -1
     cdef bint is_aligned(self) except -1
     cdef bint has_whole_strides(self) except -1
+    cdef int64_t* for_dlpack(self) except NULL
     cdef int refuse_strided(self, str what) except -1
     cdef int refuse_other(self, object dtype, tuple shape) except -1
     cdef ArrayLayout at(self, uint64_t ptr)

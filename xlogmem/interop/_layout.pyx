@@ -10,6 +10,7 @@ cimport cython
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t
+from libc.stdlib cimport free, malloc
 
 from xlogmem.interop._dtypes import dtype_of
 
@@ -100,6 +101,9 @@ cdef ArrayLayout part_of(ArrayLayout whole, object offset, tuple shape, tuple st
 cdef class ArrayLayout:
     """The place and the kind of the elements of an array."""
 
+    def __dealloc__(self):
+        free(self.extents)
+
     cdef size_t nbytes(self) noexcept:
         """Bytes of all elements together; `extent` includes the gaps between them."""
         return self.size * self.itemsize
@@ -118,6 +122,34 @@ cdef class ArrayLayout:
     cdef bint is_aligned(self) except -1:
         """True if the address of every element is a multiple of the element's size."""
         return self.size == 0 or (self.ptr % self.itemsize == 0 and self.has_whole_strides())
+
+    cdef int64_t* for_dlpack(self) except NULL:
+        """The shape and then the strides in elements, which live as long as the layout.  Raises BufferError for strides
+        that are not whole numbers of elements."""
+        cdef size_t i, ndim
+        cdef int64_t* extents
+        if self.extents != NULL:
+            return self.extents
+        if not self.has_whole_strides():
+            raise BufferError("the strides are not whole numbers of elements")
+        ndim = len(self.shape)
+        extents = <int64_t*>malloc((2 * ndim + 1) * sizeof(int64_t))
+        if extents == NULL:
+            raise MemoryError("no host memory for the shape of a tensor")
+        try:
+            for i in range(ndim):
+                extents[i] = self.shape[i]
+                extents[ndim + i] = self.strides[i] // <int64_t>self.itemsize
+            self.code = self.dtype.code
+        except BaseException:
+            free(extents)
+            raise
+        with cython.critical_section(self):
+            if self.extents == NULL:
+                self.extents = extents
+                extents = NULL
+        free(extents)                                   # another thread was quicker
+        return self.extents
 
     cdef int refuse_strided(self, str what) except -1:
         if not self.is_contiguous():

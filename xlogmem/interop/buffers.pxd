@@ -1,7 +1,8 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._base.cpp cimport atomic, flag
-from xlogmem.blocks cimport BlockView, DeviceBlock, Runtime
+from xlogmem._foreign.dltensor cimport DLManagedTensorVersioned, DLPackExchange
+from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Runtime
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport LaunchRecorder
 from xlogmem.streams cimport Stream
@@ -74,6 +75,11 @@ cdef class Mapping:
     cdef bint detach(self) except -1
 
 
+cdef DLPackExchange exchange
+
+
+cdef Stream stream_of_consumer(Core core)
+cdef int managed_of_buffer(void* what, DLManagedTensorVersioned** tensor) except? -1
 cdef Buffer copy_of(Buffer source, object stream)
 cdef int copy_host(Buffer target, const void* host, object stream) except -1
 cdef Buffer new_buffer(DeviceSnapshot device, DeviceBlock block, ArrayLayout layout, object owner)

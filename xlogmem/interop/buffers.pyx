@@ -17,6 +17,7 @@ The pages:
 * `buffers/copies.pxi`: fills, and copies on the device and to and from the host
 * `buffers/staging.pxi`: copies that the host does not wait for
 * `buffers/exports.pxi`: DLPack, the CUDA array interface, Arrow
+* `buffers/exchange.pxi`: DLPack between functions in C
 """
 
 import itertools
@@ -434,6 +435,9 @@ cdef class Buffer(ArrayView):
         """
         return export_dlpack(self, stream, dl_device, copy, max_version)
 
+    # DLPack's exchange between functions in C, since 1.3: see buffers/exchange.pxi.
+    __dlpack_c_exchange_api__ = exchange_capsule()
+
     @property
     def __cuda_array_interface__(self):
         """Version 3 of the CUDA array interface.
@@ -470,5 +474,6 @@ include "buffers/staging.pxi"  # copies from and to page-locked memory of the ru
 include "buffers/mapping.pxi"  # an array over the memory, for an access by the host
 include "buffers/copies.pxi"   # copies and fills
 include "buffers/exports.pxi"  # exports: DLPack, CUDA array interface
+include "buffers/exchange.pxi"  # DLPack between functions in C
 
 set_makers(interface_of_block, mapping_of_block)

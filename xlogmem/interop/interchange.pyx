@@ -13,7 +13,7 @@ and used until the buffer is made; everything is checked before anything is take
 memory.  A malformed description is refused with BufferError (a DLPack tensor), ValueError or TypeError (an interface, a
 schema), whatever it contains.
 
-The pages: `interchange/dlpack.pxi`, `interchange/cuda_array.pxi`, `interchange/arrow.pxi`.
+The pages: `interchange/dlpack.pxi`, `interchange/exchange.pxi`, `interchange/cuda_array.pxi`, `interchange/arrow.pxi`.
 """
 
 from libc.stdint cimport uint64_t
@@ -175,5 +175,6 @@ cdef Buffer adopt(DeviceSnapshot device, ArrayLayout layout, MemoryKind kind, ob
 
 
 include "interchange/dlpack.pxi"      # from_dlpack
+include "interchange/exchange.pxi"    # DLPack between functions in C
 include "interchange/cuda_array.pxi"  # from_cuda_array
 include "interchange/arrow.pxi"       # from_arrow

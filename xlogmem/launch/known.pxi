@@ -7,7 +7,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem.blocks import provide_captures
 from xlogmem._base.cpp cimport atomic
-from xlogmem._core cimport Found
+from xlogmem._core cimport Found, OpenUse, find_open_use
 from xlogmem._driver cimport SPOILT_CAPTURE, Context, Scope, capture_of, enter_context, leave_context
 
 cdef atomic[int] captures_open              # in `captures`
@@ -91,6 +91,31 @@ cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consum
     outside.is_home = outside.lives = False
     stand_in.streams.push_back(outside)
     return core.meet(stand_in)
+
+
+cdef Core core_of_use(int device_id, StreamState** stream):
+    """Return the runtime, or the core of the capture, in which this thread is inside of a use on a device, and the
+    stream of the use; None if there is none.  Uses on several streams are refused with BufferError: nothing says which
+    of them a library would take."""
+    cdef Core core, found = None
+    cdef OpenUse use
+    stream[0] = NULL
+    for core in all_runtimes() if not has_captures() else [*all_runtimes(), *captures.values()]:
+        if core.ordering.context.device_id != device_id:
+            continue
+        with nogil:
+            find_open_use(&core.state, NULL, 0, &use)
+        if use.several or (stream[0] != NULL and use.stream != NULL and use.stream.handle != stream[0].handle):
+            refuse_several()
+        if use.stream != NULL:
+            found = core
+            stream[0] = use.stream
+    return found
+
+
+cdef int refuse_several() except -1:
+    raise BufferError("this thread is inside of uses on several streams, and a library that it calls would work on one "
+                      "of them: leave the others first")
 
 
 cdef Stream captured(Stream stream):

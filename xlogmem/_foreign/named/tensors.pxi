@@ -104,17 +104,23 @@ cdef tuple parts_of_tensor(DLTensor* tensor, object itemsize):
     Raises BufferError if this is not a valid tensor, whatever its elements are.
     """
     cdef int i
-    if not 0 <= tensor.ndim <= <int>MOST_DIMENSIONS or (tensor.ndim and tensor.shape == NULL):
-        raise BufferError(f"a tensor of {tensor.ndim} dimension(s){' without a shape' if tensor.shape == NULL else ''}")
-    shape = tuple([tensor.shape[i] for i in range(tensor.ndim)])
-    if any([extent < 0 for extent in shape]):
-        raise BufferError(f"a tensor of the shape {shape}, which has a negative extent")
+    shape = shape_of_tensor(tensor)
     if 0 not in shape and tensor.data == NULL:
         raise BufferError("a tensor with elements, and no memory")
     strides = None
     if tensor.strides != NULL:
         strides = tuple([tensor.strides[i] * itemsize for i in range(tensor.ndim)])
     return int(<uint64_t>tensor.data) + int(tensor.byte_offset), shape, strides
+
+
+cdef tuple shape_of_tensor(DLTensor* tensor):
+    cdef int i
+    if not 0 <= tensor.ndim <= <int>MOST_DIMENSIONS or (tensor.ndim and tensor.shape == NULL):
+        raise BufferError(f"a tensor of {tensor.ndim} dimension(s){' without a shape' if tensor.shape == NULL else ''}")
+    shape = tuple([tensor.shape[i] for i in range(tensor.ndim)])
+    if any([extent < 0 for extent in shape]):
+        raise BufferError(f"a tensor of the shape {shape}, which has a negative extent")
+    return shape
 
 
 cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL:

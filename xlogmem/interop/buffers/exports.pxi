@@ -88,8 +88,7 @@ cdef object export_dlpack(Buffer buffer, object stream, object dl_device, object
             raise BufferError("the buffer is read-only, for which DLPack before 1.0 has no word: request "
                               "max_version=(1, 0), or a copy")
         flags |= READ_ONLY
-    if not buffer.layout.has_whole_strides():
-        raise BufferError("the strides are not whole numbers of elements")
+    buffer.layout.for_dlpack()                          # refuses what DLPack cannot say
     return export_on_device(buffer, handle, versioned, flags)
 
 
@@ -97,22 +96,26 @@ cdef object export_on_device(Buffer buffer, object handle, bint versioned, int f
     cdef ArrayLayout layout = buffer.layout
     cdef Stream consumer = None
     cdef DLPackExport* export
-    cdef DLDevice device
     if layout.size and handle != -1:
         consumer = buffer.core.owned_stream(handle) or buffer.core.stream_of(handle)
-    device.device_type, device.device_id = CUDA, buffer.device.status.device_id
     export = new_export(layout)
     try:
         if consumer is not None:
             export_ordered(buffer, consumer, &export.base)
         elif layout.size:
             export_unordered(buffer, &export.base)
-        fill_tensor(export, layout, <void*>layout.ptr, device)
+        fill_tensor(&export.plain.dl_tensor, layout, <void*>layout.ptr, device_of_buffer(buffer), export.extents)
     except BaseException:
         release_export(&export.base)
         raise
     export.versioned.flags = flags
     return capsule_of(export, versioned)
+
+
+cdef inline DLDevice device_of_buffer(Buffer buffer) noexcept:
+    cdef DLDevice device
+    device.device_type, device.device_id = CUDA, buffer.device.status.device_id
+    return device
 
 
 cdef object export_host_copy(Buffer buffer, bint versioned):
@@ -128,7 +131,7 @@ cdef object export_host_copy(Buffer buffer, bint versioned):
             first = make_host_copy(export, layout.extent)
             download(buffer, first, buffer.resolve_stream(None))
             first = <char*>first + (layout.ptr - layout.start)
-        fill_tensor(export, layout, first, device)
+        fill_tensor(&export.plain.dl_tensor, layout, first, device, export.extents)
     except BaseException:
         release_export(&export.base)
         raise

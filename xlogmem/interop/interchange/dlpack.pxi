@@ -7,10 +7,10 @@ from libc.stdint cimport INT32_MAX
 from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
 from xlogmem._driver cimport NO_MEMORY, MemoryKind, Scope
-from xlogmem._foreign.dltensor cimport CPU, CUDA, CUDA_HOST, CUDA_MANAGED, DLTensor
+from xlogmem._foreign.dltensor cimport CPU, CUDA, CUDA_HOST, CUDA_MANAGED, READ_ONLY, DLTensor
 from xlogmem._foreign.named cimport device_pair, pair_of, peek_tensor
 from xlogmem.blocks cimport DeviceBlock
-from xlogmem.interop._dlpack cimport take_tensor, tensor_layout
+from xlogmem.interop._dlpack cimport DLPackImport, take_tensor, tensor_layout
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.interop.buffers cimport Buffer, DeviceSnapshot, copy_host, copy_of, new_buffer
 from xlogmem.streams cimport Stream
@@ -64,12 +64,14 @@ def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None,
     >>> x.tolist()
     [0, 1, 2]
     """
+    cdef DLPackImport taken
     cdef Buffer buffer
     wanted = wanted_device(device)
     if getattr(type(array), "__dlpack__", None) is None:
         buffer = from_capsule(take_snapshot(state, wanted or 0), array, producer, stream)
     else:
-        device_type, device_id = device_pair(array)
+        taken = take_by_exchange(array)
+        device_type, device_id = device_of_import(taken) if taken is not None else device_pair(array)
         if device_type in (CPU, CUDA_HOST):
             return import_host(array, wanted, copy, stream, state)
         if device_type not in (CUDA, CUDA_MANAGED) or not 0 <= device_id <= INT32_MAX:
@@ -77,7 +79,7 @@ def from_dlpack(array, /, *, device=None, copy=None, stream=None, producer=None,
         if wanted is not None and wanted != device_id:
             raise BufferError(f"the array is on CUDA device {device_id}, and xlogmem copies nothing from there to "
                               f"device {wanted}: have its own library copy it")
-        buffer = import_array(take_snapshot(state, device_id), array, device_id, producer, stream)
+        buffer = import_array(take_snapshot(state, device_id), array, taken, device_id, producer, stream)
     return copy_of(buffer, stream) if copy else buffer
 
 
@@ -128,13 +130,17 @@ cdef object capsule_from(object array, dict arguments):
         return array.__dlpack__(**arguments)
 
 
-cdef Buffer import_array(DeviceSnapshot device, object array, object device_id, object producer, object stream):
-    """Import an array on a CUDA device."""
+cdef Buffer import_array(DeviceSnapshot device, object array, DLPackImport taken, object device_id, object producer,
+                         object stream):
+    """Import an array on a CUDA device; `taken` is its tensor, which is not ordered, or None."""
     cdef Stream ordered, owner
     refuse_device(device.core, device_id)
     what = producer if producer is not None else find_producer_stream(array)
     owner = device.core.stream_of(what) if what is not None else None
     ordered = stream_for_import(device.core, stream) if stream is not None or owner is None else None
+    if taken is not None and owner is not None:         # its work is on that stream: nothing else orders it
+        return import_tensor(device, &taken.versioned.dl_tensor, taken.versioned.flags & READ_ONLY, taken, owner,
+                             ordered)
     handle = (owner if owner is not None else ordered).handle
     return import_capsule(device, capsule_from(array, {"stream": handle}), owner, ordered)
 
@@ -150,6 +156,12 @@ cdef Buffer from_capsule(DeviceSnapshot device, object capsule, object producer,
 cdef Buffer import_capsule(DeviceSnapshot device, object capsule, Stream producer, Stream ordered):
     cdef bint read_only = False
     cdef DLTensor* tensor = peek_tensor(capsule, &read_only)
+    return import_tensor(device, tensor, read_only, capsule, producer, ordered)
+
+
+cdef Buffer import_tensor(DeviceSnapshot device, DLTensor* tensor, bint read_only, object holder, Stream producer,
+                          Stream ordered):
+    """Import a tensor on a CUDA device; `holder` is its capsule, or a `DLPackImport`."""
     cdef ArrayLayout layout
     cdef MemoryKind kind
     cdef Scope scope
@@ -160,11 +172,11 @@ cdef Buffer import_capsule(DeviceSnapshot device, object capsule, Stream produce
                           f"not on CUDA device {device.core.ordering.context.device_id}")
     layout = tensor_layout(tensor, read_only)
     if layout.size == 0:
-        return adopt(device, layout, NO_MEMORY, take_tensor(capsule), producer, ordered)
+        return adopt(device, layout, NO_MEMORY, take_tensor(holder), producer, ordered)
     enter(device.core, &scope)
     try:
         kind = kind_of_array(device.core, layout, "the tensor")
-        taken = take_tensor(capsule)                    # if this fails, its deleter runs in the caller's context
+        taken = take_tensor(holder)                     # if this fails, its deleter runs in the caller's context
         return adopt(device, layout, kind, taken, producer, ordered)
     finally:
         leave(&scope)

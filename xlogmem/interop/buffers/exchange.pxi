@@ -1,0 +1,102 @@
+# DLPack between functions in C: the table that `Buffer.__dlpack_c_exchange_api__` names.
+#
+# A library that is called with a buffer exports it here, asks for the stream to work on, launches, and drops the tensor.
+# The stream is that of the `use` which the calling thread is inside of.  If the use names the buffer, its stream is
+# ordered already, and the export holds the memory; the tensor is read-only where the use only reads.  A buffer that the
+# use does not name is ordered on its stream first.  Outside of a use the stream is the legacy default stream, as for
+# `__dlpack__` without a stream.
+#
+# `interchange/exchange.pxi` has the other direction.
+
+from cpython.pycapsule cimport PyCapsule_New
+from libc.stdint cimport int32_t
+
+from xlogmem._core cimport READ_WRITE, WRITE, OpenUse
+from xlogmem._driver cimport LEGACY
+from xlogmem._foreign.dltensor cimport CPU, EXCHANGE, READ_ONLY, DLManagedTensorVersioned, DLPackExchange, DLTensor
+from xlogmem._order cimport StreamState, has_no_owner
+from xlogmem.blocks cimport Core, DeviceBlock, release_export
+from xlogmem.interop._dlpack cimport DLPackExport, fill_tensor, new_export, versioned_of
+from xlogmem.interop._layout cimport ArrayLayout
+from xlogmem.launch cimport core_of_use
+from xlogmem.streams cimport Stream, handle_of
+
+
+cdef DLPackExchange exchange                            # `interchange`, which stands above, adds its functions
+
+
+cdef object exchange_capsule():
+    exchange.header.version.major = 1
+    exchange.header.version.minor = 3
+    exchange.managed_of = managed_of_buffer
+    exchange.tensor_of = tensor_of_buffer
+    exchange.current_stream = stream_for_call
+    return PyCapsule_New(&exchange, EXCHANGE, NULL)
+
+
+cdef Buffer buffer_for_call(void* what):
+    cdef Buffer buffer
+    if not isinstance(<object>what, Buffer):
+        raise TypeError(f"the exchange of Buffer was called with a {type(<object>what).__name__}")
+    buffer = <Buffer><object>what
+    buffer.refuse_stale()
+    buffer.layout.for_dlpack()                          # refuses what DLPack cannot say
+    return buffer
+
+
+cdef Stream stream_of_consumer(Core core):
+    """Return the stream on which a library works that this thread calls, as a runtime of its device knows it.  It has to
+    live as long as its work is not waited for: a bare handle is refused, unless its owner is found."""
+    cdef StreamState* state
+    cdef Core inside = core_of_use(core.ordering.context.device_id, &state)
+    cdef Stream stream
+    if inside is None:
+        return core.stream_of(LEGACY)
+    stream = handle_of(inside.ordering, state)
+    if inside is not core or has_no_owner(state):
+        stream = core.owned_stream(stream.handle) or core.stream_of(stream)
+    if has_no_owner(stream.state):
+        raise BufferError(f"the library would work on {stream!r}, and nothing is known to keep that stream alive until the "
+                          "work is complete: give use() the stream's object in place of its handle")
+    return stream
+
+
+cdef int managed_of_buffer(void* what, DLManagedTensorVersioned** tensor) except? -1:
+    """Export a buffer until the tensor's deleter runs."""
+    cdef Buffer buffer = buffer_for_call(what)
+    cdef DeviceBlock block = buffer.block               # another thread may release the buffer meanwhile
+    cdef ArrayLayout layout = buffer.layout
+    cdef DLPackExport* export = new_export(layout)
+    cdef OpenUse use
+    try:
+        if layout.size == 0 or block is None or not buffer.core.export_in_use(block, &use, &export.base):
+            use.access = READ_WRITE
+            if layout.size:
+                export_ordered(buffer, stream_of_consumer(buffer.core), &export.base)
+        fill_tensor(&export.plain.dl_tensor, layout, <void*>layout.ptr, device_of_buffer(buffer), export.extents)
+    except BaseException:
+        release_export(&export.base)
+        raise
+    export.versioned.flags = READ_ONLY if layout.readonly or not use.access & WRITE else 0
+    tensor[0] = versioned_of(export)
+    return 0
+
+
+cdef int tensor_of_buffer(void* what, DLTensor* tensor) except? -1:
+    """Describe a buffer to a function that drops the description before it returns.  Where no use names the buffer, the
+    consumer's stream counts as opaque for the block from then on, as that of a CUDA array interface does."""
+    cdef Buffer buffer = buffer_for_call(what)
+    cdef DeviceBlock block = buffer.block
+    cdef ArrayLayout layout = buffer.layout
+    if layout.size and (block is None or not buffer.core.is_named_in_use(block)):
+        export_ordered(buffer, stream_of_consumer(buffer.core), NULL)
+    return fill_tensor(tensor, layout, <void*>layout.ptr, device_of_buffer(buffer), NULL)
+
+
+cdef int stream_for_call(int32_t device_type, int32_t device_id, void** stream) except? -1:
+    """Give the stream on which a library works that this thread calls; NULL: the legacy default stream."""
+    cdef StreamState* state = NULL
+    if device_type != <int>CPU:
+        core_of_use(device_id, &state)
+    stream[0] = <void*>state.handle if state != NULL else NULL
+    return 0
