@@ -23,25 +23,25 @@ def capsule_of(table: Exchange, name: bytes = b"dlpack_exchange_api") -> Any:
 
 def kind_of_arrays(*, major: int = 1, name: bytes = b"dlpack_exchange_api", without: tuple[str, ...] = (),
                    failing: bool = False, raising: bool = False, methods: bool = True) -> type:
-    """A type of arrays: `tensor` of an array is what its exchange says, `asked` what was called.
+    """A type of arrays: `tensor` of an array is what its exchange says, `calls` what was called.
 
     `failing`: the functions return -1; `raising`: they raise.  Without `methods` an array has nothing but the exchange.
     """
 
     def look(array: Any, out: Any) -> int:
-        array.asked.append("tensor_of")
+        array.calls.append("tensor_of")
         if failing:
             return -1
         ctypes.memmove(out, ctypes.byref(array.tensor), ctypes.sizeof(Tensor))
         return 0
 
     def take(array: Any, out: Any) -> int:
-        array.asked.append("managed_of")
+        array.calls.append("managed_of")
         if failing:
             return -1
 
         def deleter(_: Any) -> None:
-            array.asked.append("deleter")
+            array.calls.append("deleter")
 
         delete = DELETER(deleter)
         managed = Versioned(major=array.version, minor=3, deleter=ctypes.cast(delete, ctypes.c_void_p),
@@ -66,7 +66,7 @@ class _Bare:
 
     def __init__(self, ptr: int, shape: tuple[int, ...], *, strides: tuple[int, ...] | None = None,
                  dtype: tuple[int, int, int] = (0, 8, 1), device: tuple[int, int] = (CUDA, 0), offset: int = 0) -> None:
-        self.asked: list[str] = []
+        self.calls: list[str] = []
         self.extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
         self.steps = (ctypes.c_int64 * max(1, len(shape)))(*strides) if strides is not None else None
         self.tensor = Tensor(data=ptr, device_type=device[0], device_id=device[1], ndim=len(shape), code=dtype[0],
@@ -74,17 +74,17 @@ class _Bare:
                              byte_offset=offset)
 
     def __dlpack__(self, **_: Any) -> Any:
-        self.asked.append("__dlpack__")
-        raise BufferError("asked for a capsule")
+        self.calls.append("__dlpack__")
+        raise BufferError("no capsule here")
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        self.asked.append("__dlpack_device__")
+        self.calls.append("__dlpack_device__")
         return self.tensor.device_type, self.tensor.device_id
 
 
 class _Array(_Bare):
     def data_ptr(self) -> int:
-        self.asked.append("data_ptr")
+        self.calls.append("data_ptr")
         return self.tensor.data or 0
 
     def element_size(self) -> int:

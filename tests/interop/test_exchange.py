@@ -32,7 +32,7 @@ def x(four):
 
 
 def call(x, buffer, access):
-    """What a library does with an argument: export, ask for the stream, launch, drop the tensor."""
+    """What a library does with an argument: export, query the stream, launch, drop the tensor."""
     exported = x.library.take(buffer)
     stream = x.library.stream()
     if access == READ:

@@ -33,7 +33,7 @@ def test_an_array_is_named_by_one_call(four, kind, dropped):
         x.driver.drop("cuStreamWaitEvent", 1)
     with use(x.T, read=array, runtime=x.runtime):
         x.work(x.T, (memory, READ))
-    assert array.asked == ["tensor_of"]
+    assert array.calls == ["tensor_of"]
     assert bool(x.driver.races()) == dropped
     x.driver.clear_races()
     check(cuda.cuCtxSynchronize())
@@ -52,7 +52,7 @@ def test_the_extent_of_an_array(four, shape, more, first, last):
         array = kind(ptr, shape, **more)
         with use(x.S, read=array, runtime=x.runtime) as recorder:
             assert recorder.recorded_count == 1
-        assert set(array.asked) == {"tensor_of"}
+        assert set(array.calls) == {"tensor_of"}
     for ptr in (memory.ptr - first - 1, memory.ptr + memory.nbytes - last):
         with pytest.raises(StreamMisuseError):
             use(x.S, read=kind(ptr, shape, **more), runtime=x.runtime).preflight()
@@ -63,7 +63,7 @@ def test_the_extent_of_an_array(four, shape, more, first, last):
     ("an unknown version", {"major": 2}, {}), ("an unknown capsule", {"name": b"another"}, {}),
     ("too large a reach", {}, {"strides": (LARGE, LARGE)}),
     ("no memory", {}, {"dtype": (0, 0, 1)}), ("outside of the address space", {}, {"offset": (1 << 64) - 1})])
-def test_else_its_methods_are_asked(four, why, kind, more):
+def test_else_its_methods_describe_it(four, why, kind, more):
     """They say what is wrong, or what it is."""
     x, memory = scene(four)
     array = kind_of_arrays(**kind)(memory.ptr, (4, 8), **more)
@@ -72,7 +72,7 @@ def test_else_its_methods_are_asked(four, why, kind, more):
             pass
     except (StreamMisuseError, TypeError, ValueError, BufferError):
         assert more
-    assert "data_ptr" in array.asked, why
+    assert "data_ptr" in array.calls, why
 
 
 def test_an_array_without_elements_names_nothing(four):
@@ -80,16 +80,16 @@ def test_an_array_without_elements_names_nothing(four):
     array = kind_of_arrays()(memory.ptr, (0, 8))
     with use(x.S, read=[array, memory], runtime=x.runtime):
         pass
-    assert "data_ptr" in array.asked
+    assert "data_ptr" in array.calls
 
 
-def test_an_array_in_host_memory_is_asked_for_its_methods(four):
+def test_an_array_in_host_memory_is_described_by_its_methods(four):
     """It may be page-locked."""
     x, _ = scene(four)
     array = kind_of_arrays()(id(x), (4,), device=(CPU, 0))
     with pytest.raises(TypeError, match="host memory"):
         use(x.S, read=array, runtime=x.runtime)
-    assert "__dlpack_device__" in array.asked
+    assert "__dlpack_device__" in array.calls
 
 
 def test_a_type_without_an_exchange_is_not_held(four):
@@ -125,7 +125,7 @@ def test_an_import_takes_the_tensor(four, driver, named, dropped):
         for nth in (1, 2):
             driver.drop("cuStreamWaitEvent", nth)
     buffer = from_dlpack(array, state=state, producer=x.S, stream=x.T if named else None)
-    assert array.asked == ["managed_of"]
+    assert array.calls == ["managed_of"]
     assert (buffer.shape, buffer.dtype, buffer.ptr, buffer.readonly) == ((4, 8), "int8", memory, True)
     with use(x.T, read=buffer):
         x.kernels.count_unequal(x.T.handle, x.next_word(), memory, 0, 1)
@@ -134,33 +134,33 @@ def test_an_import_takes_the_tensor(four, driver, named, dropped):
     buffer.release()
     x.runtime.reap_pending()
     settle()
-    assert array.asked == ["managed_of", "deleter"]
+    assert array.calls == ["managed_of", "deleter"]
     check(cuda.cuCtxSynchronize())
     check(cuda.cuMemFree(memory))
 
 
-@pytest.mark.parametrize(("kind", "more", "asked"), [
+@pytest.mark.parametrize(("kind", "more", "calls"), [
     ({"failing": True}, {}, ["managed_of", "__dlpack_device__", "__dlpack__"]),
     ({"raising": True}, {}, ["__dlpack_device__", "__dlpack__"]),
     ({"without": ("managed_of",)}, {}, ["__dlpack_device__", "__dlpack__"]),
     ({}, {"version": 2}, ["managed_of", "deleter", "__dlpack_device__", "__dlpack__"]),
     ({}, {"device": (CPU, 0)}, ["managed_of", "deleter", "__dlpack_device__"])])
-def test_else_a_capsule_is_asked_for(four, kind, more, asked):
+def test_else_it_makes_a_capsule(four, kind, more, calls):
     x = four()
     array = kind_of_arrays(**kind)(0x1000, (4, 8), **{key: value for key, value in more.items() if key == "device"})
     array.version = more.get("version", 1)
     with pytest.raises(BufferError):
         from_dlpack(array, state=DeviceState(x.runtime), producer=x.S)
-    assert array.asked == asked
+    assert array.calls == calls
 
 
 def test_without_a_known_producer_the_library_orders_its_work(four):
     """A capsule of it is ordered, where a tensor is not."""
     x = four()
     array = kind_of_arrays()(0x1000, (4, 8))
-    with pytest.raises(BufferError, match="asked for a capsule"):
+    with pytest.raises(BufferError, match="no capsule here"):
         from_dlpack(array, state=DeviceState(x.runtime))
-    assert array.asked == ["managed_of", "__dlpack__", "deleter"]
+    assert array.calls == ["managed_of", "__dlpack__", "deleter"]
 
 
 def test_a_tensor_on_another_device_is_refused(four):
@@ -168,4 +168,4 @@ def test_a_tensor_on_another_device_is_refused(four):
     array = kind_of_arrays()(0x1000, (4, 8), device=(CUDA, 1))
     with pytest.raises(BufferError, match="device 1"):
         from_dlpack(array, state=DeviceState(x.runtime), producer=x.S)
-    assert array.asked == ["managed_of", "deleter"]
+    assert array.calls == ["managed_of", "deleter"]

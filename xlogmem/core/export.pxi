@@ -83,7 +83,7 @@ cdef void find_open_use(CoreState* core, Block* block, uint64_t generation, Open
 
 
 cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
-    """Accesses by the host have no stream, and a stream of another device is none that a consumer could be told of."""
+    """Accesses by the host have no stream, and a stream of another device is of no use to a consumer."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t thread = current_thread()
     cdef Window* window

@@ -13,7 +13,7 @@ cdef class ArrayLayout:
     cdef readonly size_t size           # elements
     cdef readonly uint64_t start        # the elements are in `extent` bytes from here
     cdef readonly size_t extent
-    cdef int64_t* extents               # what `for_dlpack` returns; NULL: not asked for yet
+    cdef int64_t* extents               # what `for_dlpack` returns; NULL: not computed yet
     cdef uint8_t code                   # of the dtype, in DLPack; valid with `extents`
     cdef size_t nbytes(self) noexcept
     cdef bint is_contiguous(self) except -1

@@ -1,8 +1,8 @@
 # DLPack between functions in C: a type that has `__dlpack_c_exchange_api__` (PyTorch's tensors) describes its objects in
 # one call, where Python's methods take a dozen.
 #
-# Only the description is asked for.  Where it cannot be had, or contradicts itself, the object's methods are called as
-# those of any other: they say what is wrong.
+# Nothing but the description is taken.  Where there is none, or it contradicts itself, the object's methods are called
+# as those of any other: they say what is wrong.
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport int64_t, uint64_t

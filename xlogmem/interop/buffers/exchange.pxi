@@ -1,6 +1,6 @@
 # DLPack between functions in C: the table that `Buffer.__dlpack_c_exchange_api__` names.
 #
-# A library that is called with a buffer exports it here, asks for the stream to work on, launches, and drops the tensor.
+# A library that is called with a buffer exports it here, queries the stream to work on, launches, and drops the tensor.
 # The stream is that of the `use` which the calling thread is inside of.  If the use names the buffer, its stream is
 # ordered already, and the export holds the memory; the tensor is read-only where the use only reads.  A buffer that the
 # use does not name is ordered on its stream first.  Outside of a use the stream is the legacy default stream, as for

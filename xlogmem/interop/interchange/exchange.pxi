@@ -20,8 +20,8 @@ from xlogmem.interop.buffers cimport Buffer, exchange, managed_of_buffer, new_bu
 
 
 cdef DLPackImport take_by_exchange(object array):
-    """Take the tensor of another library's array on a CUDA device, which orders nothing.  None: the array's methods have
-    to be asked."""
+    """Take the tensor of another library's array on a CUDA device, which orders nothing.  None: the array's methods
+    describe it."""
     cdef DLPackExchange* known = exchange_of(array)
     cdef DLPackImport taken
     if known == NULL or known.managed_of == NULL or known == &exchange:
