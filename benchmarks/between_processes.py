@@ -109,6 +109,16 @@ next:
 """
 
 
+def bytes_of(handle: Any) -> bytes:
+    """Of a structure of cuda.bindings, which has to live meanwhile."""
+    return ctypes.string_at(int(handle.getPtr()), HANDLE)
+
+
+def filled(handle: Any, data: bytes) -> Any:
+    ctypes.memmove(int(handle.getPtr()), data, HANDLE)
+    return handle
+
+
 class DriverCalls:
     """What CUDA has for two processes.  Every handle crosses the channel as bytes or as a file descriptor."""
 
@@ -130,12 +140,10 @@ class DriverCalls:
         check(cuda.cuMemPoolDestroy(pool))
 
     def export_pointer(self, address: int) -> bytes:
-        return ctypes.string_at(int(check(cuda.cuMemPoolExportPointer(address)).getPtr()), HANDLE)
+        return bytes_of(check(cuda.cuMemPoolExportPointer(address)))
 
     def import_pointer(self, pool: Any, data: bytes) -> int:
-        handle = cuda.CUmemPoolPtrExportData()
-        ctypes.memmove(int(handle.getPtr()), data, HANDLE)
-        return int(check(cuda.cuMemPoolImportPointer(pool, handle)))
+        return int(check(cuda.cuMemPoolImportPointer(pool, filled(cuda.CUmemPoolPtrExportData(), data))))
 
     def free_imported(self, address: int) -> None:
         check(cuda.cuMemFree(address))
@@ -145,12 +153,10 @@ class DriverCalls:
         return check(cuda.cuEventCreate(int(flags[0]) | int(flags[1])))
 
     def export_event(self, event: Any) -> bytes:
-        return ctypes.string_at(int(check(cuda.cuIpcGetEventHandle(event)).getPtr()), HANDLE)
+        return bytes_of(check(cuda.cuIpcGetEventHandle(event)))
 
     def open_event(self, data: bytes) -> Any:
-        handle = cuda.CUipcEventHandle()
-        ctypes.memmove(int(handle.getPtr()), data, HANDLE)
-        return check(cuda.cuIpcOpenEventHandle(handle))
+        return check(cuda.cuIpcOpenEventHandle(filled(cuda.CUipcEventHandle(), data)))
 
     def destroy_event(self, event: Any) -> None:
         check(cuda.cuEventDestroy(event))
@@ -294,7 +300,7 @@ class Peer:
         self.wait_until(lambda: self.ready)
 
     def until_returned(self) -> None:
-        """Until a export is returned, though its work may go on."""
+        """Until an export is returned, though its work may go on."""
         self.wait_until(lambda: bool(self.exports.returned), settles=False)
 
     def export(self, block: xlogmem.DeviceBlock, access: int, value: int) -> None:
@@ -786,7 +792,7 @@ def play_pending(options: argparse.Namespace) -> dict[str, Any]:
     peer.export(block, WRITE, 1)
     if not probe.changes(block.ptr, 10, 1):
         raise RuntimeError("the importer's kernel does not write")
-    peer.wait_until(lambda: not len(peer.exports))        # the stream waits for the event from now on
+    peer.wait_until(lambda: not len(peer.exports))      # the stream waits for the event from now on
     waits = cuda.cuStreamQuery(peer.stream.handle)[0] == cuda.CUresult.CUDA_ERROR_NOT_READY
     child.kill()
     row: dict[str, Any] = {"waits_before": waits, "process_ended": child.ended(ANSWER),
@@ -891,22 +897,26 @@ def in_a_process(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """A part that fails, or takes too long, is a row too."""
     command = [sys.executable, __file__, "--part", name, "--parent", str(os.getpid()), "--rounds", str(options.rounds),
                "--kills", str(options.kills), "--kib", str(options.kib), "--slots", str(options.slots)]
-    began = time.monotonic()
+    began, failed = time.monotonic(), None
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         output, errors = process.communicate(timeout=options.limit)
-        failed = f"status {process.returncode}" if process.returncode else None
+        if process.returncode:
+            failed = f"status {process.returncode}"
     except subprocess.TimeoutExpired:
         process.kill()
         output, errors = "", ""
         with contextlib.suppress(subprocess.TimeoutExpired):
             output, errors = process.communicate(timeout=20)
-        failed = f"not done after {options.limit} s"
+        if process.poll() != 0:                         # if it is, an importer kept the pipe open
+            failed = f"not done after {options.limit} s"
     if errors:
         print(errors, end="", file=sys.stderr, flush=True)
     if failed and (lines := errors.strip().splitlines()):
         failed += ": " + next((line for line in reversed(lines) if "Error" in line), lines[-1])
-    row = json.loads(output.splitlines()[-1]) if output.strip() and not failed else {}
+    if not failed and not output.strip():
+        failed = "no result"
+    row = {} if failed else json.loads(output.splitlines()[-1])
     return {"part": name, "failed": failed, "took_s": round(time.monotonic() - began, 2), **row}
 
 
@@ -941,7 +951,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--kib", type=int, default=1024, help="of one block")
     parser.add_argument("--slots", type=int, default=4, help="blocks that the importer may have at a time")
-    parser.add_argument("--limit", type=float, default=60, help="seconds of one part")
+    parser.add_argument("--limit", type=float, default=100, help="seconds of one part")
     parser.add_argument("--only", choices=PARTS, action="append", help="this part alone; may be repeated")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)

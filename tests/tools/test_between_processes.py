@@ -271,6 +271,12 @@ class SameProcess:
         return True
 
 
+@pytest.mark.parametrize("kind", ["CUmemPoolPtrExportData", "CUipcEventHandle"])
+def test_a_handle_of_cuda_bindings_comes_back(program, kind):
+    data = bytes(range(7, 71))
+    assert program.bytes_of(program.filled(getattr(cuda, kind)(), data)) == data
+
+
 class BothEnds:
     def __init__(self, program, task, slots, **how):
         self.program, self.calls = program, SameProcess(program)
