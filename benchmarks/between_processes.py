@@ -8,6 +8,7 @@ use behind it.  So nothing but xlogmem's own rules orders the next owner of the 
 
     right                   1,000 hand-overs; the importer compares every word
     right, seen by the host the same, and the exporter ends a export when it has seen the second event complete
+    right, words            the same, with words in memory of both processes in place of interprocess events
     without the frontier    the importer does not wait: it reads what was there before
     without the release     the exporter does not wait for the importer: it reads what comes after
     killed, process         kill -9 of the importer while its kernel writes the block (odd rounds: after it has returned
@@ -15,7 +16,9 @@ use behind it.  So nothing but xlogmem's own rules orders the next owner of the 
     killed, connection      the same, given out when the connection is closed: whether that is too early
     killed, signal          the same, given out when the signal is sent
     left, connection        the importer closes the connection and goes on: too early
-    pending                 whether a stream that waits for the event of a killed process goes on
+    pending                 whether a stream that waits for the event of a killed process goes on, else whether it does
+                            when the exporter records that event
+    pending, words          the same with a word, which the exporter writes
     cost                    microseconds of a hand-over, beside a copy through page-locked memory of both processes
 
 Each part runs in processes of its own, with a limit of time.  Nothing runs on the simulated driver, which has no
@@ -72,6 +75,7 @@ from xlogmem.sim.kernels import Kernels, check
 CHECK, SCRIBBLE, SCRIBBLE_AND_RETURN, LEAVE, COPY = range(5)        # tasks of the importer
 ANSWER = 30                                                         # seconds until a peer that says nothing is given up
 HANDLE = 64                                                         # bytes of both kinds of handle
+AT_LEAST = int(cuda.CUstreamWaitValue_flags.CU_STREAM_WAIT_VALUE_GEQ)
 POSIX = cuda.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 PTX = """
 .version 7.0
@@ -122,6 +126,8 @@ def filled(handle: Any, data: bytes) -> Any:
 class DriverCalls:
     """What CUDA has for two processes.  Every handle crosses the channel as bytes or as a file descriptor."""
 
+    uses_words = False
+
     def make_pool(self) -> Any:
         properties = cuda.CUmemPoolProps()
         properties.allocType = cuda.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -148,6 +154,9 @@ class DriverCalls:
     def free_imported(self, address: int) -> None:
         check(cuda.cuMemFree(address))
 
+    def attach(self, memory: HostMemory) -> None:
+        """The memory of the host that both processes can map."""
+
     def make_event(self) -> Any:
         flags = cuda.CUevent_flags.CU_EVENT_INTERPROCESS, cuda.CUevent_flags.CU_EVENT_DISABLE_TIMING
         return check(cuda.cuEventCreate(int(flags[0]) | int(flags[1])))
@@ -161,10 +170,71 @@ class DriverCalls:
     def destroy_event(self, event: Any) -> None:
         check(cuda.cuEventDestroy(event))
 
+    def record(self, event: Any, stream: int, serial: int) -> None:
+        check(cuda.cuEventRecord(event, stream))
+
+    def record_in_place(self, event: Any, stream: int, serial: int) -> None:
+        """What a process that has ended can record no more."""
+        self.record(event, stream, serial)
+
+    def wait(self, stream: int, event: Any, serial: int) -> None:
+        check(cuda.cuStreamWaitEvent(stream, event, 0))
+
+    def is_complete(self, event: Any, serial: int) -> bool:
+        result, = cuda.cuEventQuery(event)
+        if result != cuda.CUresult.CUDA_ERROR_NOT_READY:
+            check((result,))
+        return bool(result == cuda.CUresult.CUDA_SUCCESS)
+
     def end_of_process_ends_work(self) -> bool:
         """Not under MPS: the kernels of all clients run in contexts of a server, which goes on."""
         attribute = cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MPS_ENABLED
         return not check(cuda.cuDeviceGetAttribute(attribute, check(cuda.cuDeviceGet(0))))
+
+
+class Words(DriverCalls):
+    """In place of events: words of the host's memory that both processes map.  The record writes the number of the
+    export there, in stream order, and the wait is for that number or a higher one.  The host sees it without a call,
+    and can write it itself in place of a process that has ended."""
+
+    uses_words = True
+
+    def attach(self, memory: HostMemory) -> None:
+        self.memory, self.made = memory, 0
+        self.device = int(check(cuda.cuMemHostGetDevicePointer(memory.lock(), 0)))
+
+    def word(self, event: int) -> ctypes.c_uint64:
+        return ctypes.c_uint64.from_address(self.memory.address + event)
+
+    def make_event(self) -> Any:
+        event = self.made
+        self.made += 8
+        self.word(event).value = 0
+        return event
+
+    def export_event(self, event: Any) -> bytes:
+        return int(event).to_bytes(HANDLE, "little")
+
+    def open_event(self, data: bytes) -> Any:
+        event = int.from_bytes(data, "little")
+        if event % 8 or event + 8 > self.memory.nbytes:
+            raise Malformed(f"a word at {event} of {self.memory.nbytes}")
+        return event
+
+    def destroy_event(self, event: Any) -> None:
+        pass
+
+    def record(self, event: Any, stream: int, serial: int) -> None:
+        check(cuda.cuStreamWriteValue64(stream, self.device + event, serial, 0))
+
+    def record_in_place(self, event: Any, stream: int, serial: int) -> None:
+        self.word(event).value = serial
+
+    def wait(self, stream: int, event: Any, serial: int) -> None:
+        check(cuda.cuStreamWaitValue64(stream, self.device + event, serial, AT_LEAST))
+
+    def is_complete(self, event: Any, serial: int) -> bool:
+        return self.word(event).value >= serial
 
 
 def make_current() -> None:
@@ -173,7 +243,7 @@ def make_current() -> None:
 
 
 class HostMemory:
-    """A file in memory that both processes map and lock, for copies through the host."""
+    """A file in memory that both processes map and lock, for words and for copies through the host."""
 
     def __init__(self, nbytes: int, descriptor: int | None = None) -> None:
         self.nbytes = nbytes
@@ -185,7 +255,7 @@ class HostMemory:
     def lock(self) -> int:
         self.map = mmap.mmap(self.descriptor, self.nbytes)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self.map))
-        check(cuda.cuMemHostRegister(self.address, self.nbytes, 0))
+        check(cuda.cuMemHostRegister(self.address, self.nbytes, 3))     # portable, mapped
         return self.address
 
     def close(self) -> None:
@@ -272,16 +342,17 @@ class Peer:
         self.calls, self.runtime = exporter.calls, exporter.runtime
         self.stream = self.runtime.acquire_stream()
         self.exports: Exports[LaunchRecorder | None] = Exports(slots, self.calls.end_of_process_ends_work())
+        self.memory = host or HostMemory(mmap.PAGESIZE)
+        self.memory_is_own = host is None
+        self.calls.attach(self.memory)
         self.events = [(self.calls.make_event(), self.calls.make_event()) for _ in range(slots)]
         self.announced: set[int] = set()
         self.report: Report | None = None
         self.ready = False
-        memory = host or HostMemory(mmap.PAGESIZE)
         descriptor = self.calls.export_pool(exporter.resource.pool)
-        channel.send(Hello(task, slots, rounds, delay, ordered, memory.nbytes), [descriptor, memory.descriptor])
+        channel.send(Hello(task, slots, rounds, delay, ordered, self.memory.nbytes),
+                     [descriptor, self.memory.descriptor])
         os.close(descriptor)
-        if host is None:
-            memory.close()
         for slot, pair in enumerate(self.events):
             channel.send(Events(slot, *map(self.calls.export_event, pair)))
 
@@ -316,7 +387,7 @@ class Peer:
         (recorder.read if access == READ else recorder.read_write)(block)
         recorder.preflight()                            # the stream comes after whatever the access comes after
         export = self.exports.export(block.generation, recorder if self.held else None)
-        check(cuda.cuEventRecord(self.events[export.slot][0], self.stream.handle))
+        self.calls.record(self.events[export.slot][0], self.stream.handle, export.serial)
         if not self.held:
             recorder.commit()
         try:
@@ -351,7 +422,7 @@ class Peer:
                 if not self.held:
                     self.finish(export)
                 elif not self.by_host:
-                    check(cuda.cuStreamWaitEvent(self.stream.handle, self.events[export.slot][1], 0))
+                    self.calls.wait(self.stream.handle, self.events[export.slot][1], export.serial)
                     self.finish(export)
             case Report():
                 self.report = message
@@ -367,11 +438,8 @@ class Peer:
     def settle(self) -> None:
         """Ends the exports whose work the host sees complete, where no stream waits for it."""
         for export in self.exports.returned:
-            result, = cuda.cuEventQuery(self.events[export.slot][1])
-            if result == cuda.CUresult.CUDA_SUCCESS:
+            if self.calls.is_complete(self.events[export.slot][1], export.serial):
                 self.finish(export)
-            elif result != cuda.CUresult.CUDA_ERROR_NOT_READY:
-                check((result,))
 
     def end(self) -> bool:
         """The work of a lost peer is over: its exports end.  False if that cannot be known."""
@@ -394,6 +462,8 @@ class Peer:
         for pair in self.events:
             for event in pair:
                 self.calls.destroy_event(event)
+        if self.memory_is_own:
+            self.memory.close()
 
 
 # ---------------------------------------------------------------------------------------------- the importer
@@ -436,14 +506,14 @@ class Imported(DeviceMemoryResource):
         if share is None:
             raise MemoryError("memory of another process comes with a descriptor alone")
         if self.ordered:
-            check(cuda.cuStreamWaitEvent(stream, self.events[share.slot][0], 0))
+            self.calls.wait(stream, self.events[share.slot][0], share.serial)
         address = self.chunks[share.chunk][0] + share.offset
         self.taken[share.slot] = self.addresses[address] = share
         return address
 
     def deallocate(self, ptr: int, nbytes: int, stream: int) -> None:
         share = self.addresses[ptr]
-        check(cuda.cuEventRecord(self.events[share.slot][1], stream))
+        self.calls.record(self.events[share.slot][1], stream, share.serial)
         del self.addresses[ptr], self.taken[share.slot]
         with contextlib.suppress(Closed):
             self.channel.send(Release(share.slot, share.serial, share.generation))
@@ -471,6 +541,7 @@ class Importer:
         self.imports = Imported(calls, channel, hello, pool)
         os.close(pool)
         self.host = HostMemory(hello.host_bytes, memory)
+        calls.attach(self.host)
         self.runtime = DeviceRuntime()
         self.home, self.stream = self.runtime.acquire_stream(), self.runtime.acquire_stream()
         self.kernels = Kernels()
@@ -573,10 +644,10 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def importer_main(descriptor: int) -> None:
+def importer_main(descriptor: int, calls: DriverCalls) -> None:
     channel = Channel(socket.socket(fileno=descriptor))
     try:
-        Importer(DriverCalls(), channel).serve()
+        Importer(calls, channel).serve()
     except Exception as error:
         with contextlib.suppress(OSError, Closed):
             channel.send(Failed(f"{type(error).__name__}: {error}".encode()[:400]))
@@ -587,11 +658,12 @@ def importer_main(descriptor: int) -> None:
 class Child:
     """The process of an importer."""
 
-    def __init__(self) -> None:
+    def __init__(self, calls: DriverCalls) -> None:
         self.channel, theirs = Channel.pair()
         self.pidfd: int | None = None
         end = theirs.socket.fileno()
         command = [sys.executable, __file__, "--importer", str(end), "--parent", str(os.getpid())]
+        command += ["--words"] * calls.uses_words
         self.process = subprocess.Popen(command, pass_fds=[end], stdin=subprocess.DEVNULL, stdout=sys.stderr)
         theirs.close()
         with contextlib.suppress(OSError):              # some sandboxes have none
@@ -628,8 +700,10 @@ def hand_over(exporter: Exporter, peer: Peer, rounds: int, delay: int) -> None:
         peer.settle()
 
 
-def play_rounds(options: argparse.Namespace, *, rounds: int, delays: tuple[int, int], **how: Any) -> dict[str, Any]:
-    exporter, child = Exporter(DriverCalls(), options.kib << 10, options.slots), Child()
+def play_rounds(options: argparse.Namespace, *, rounds: int, delays: tuple[int, int], words: bool = False,
+                **how: Any) -> dict[str, Any]:
+    calls = Words() if words else DriverCalls()
+    exporter, child = Exporter(calls, options.kib << 10, options.slots), Child(calls)
     peer = Peer(exporter, child.channel, CHECK, slots=options.slots, rounds=rounds, delay=delays[1], **how)
     peer.until_ready()
     began = time.perf_counter()
@@ -705,7 +779,7 @@ def next_owner(exporter: Exporter, probe: Probe, address: int) -> dict[str, Any]
 
 
 def kill_once(exporter: Exporter, probe: Probe, number: int, taken_for_the_end: str, leaves: bool) -> dict[str, Any]:
-    child = Child()
+    child = Child(exporter.calls)
     returns = not leaves and number % 2 == 1
     task = LEAVE if leaves else SCRIBBLE_AND_RETURN if returns else SCRIBBLE
     peer = Peer(exporter, child.channel, task, slots=1, delay=3_000_000_000, by_host=True)
@@ -781,9 +855,10 @@ def goes_on(stream: int, seconds: float) -> float | str | None:
     return None
 
 
-def play_pending(options: argparse.Namespace) -> dict[str, Any]:
+def play_pending(options: argparse.Namespace, *, words: bool = False) -> dict[str, Any]:
     """The importer has returned the block, a stream waits for its event, and it is killed before its kernel ends."""
-    exporter, child = Exporter(DriverCalls(), 256 << 10, 1), Child()
+    calls = Words() if words else DriverCalls()
+    exporter, child = Exporter(calls, 256 << 10, 1), Child(calls)
     probe = Probe(exporter)
     peer = Peer(exporter, child.channel, SCRIBBLE_AND_RETURN, slots=1, delay=3_000_000_000)
     peer.until_ready()
@@ -796,12 +871,11 @@ def play_pending(options: argparse.Namespace) -> dict[str, Any]:
     waits = cuda.cuStreamQuery(peer.stream.handle)[0] == cuda.CUresult.CUDA_ERROR_NOT_READY
     child.kill()
     row: dict[str, Any] = {"waits_before": waits, "process_ended": child.ended(ANSWER),
-                           "goes_on_after_ms": goes_on(peer.stream.handle, 6),
-                           "event": cuda.cuEventQuery(peer.events[0][1])[0].name}
+                           "goes_on_after_ms": goes_on(peer.stream.handle, 1 if words else 6)}
     if row["goes_on_after_ms"] is None:
-        check(cuda.cuEventRecord(peer.events[0][1], probe.stream))
+        calls.record_in_place(peer.events[0][1], probe.stream, 1)
         row["goes_on_after_a_record_here_ms"] = goes_on(peer.stream.handle, 3)
-    if isinstance(row["goes_on_after_ms"], float):
+    if isinstance(row["goes_on_after_ms"], float) or isinstance(row["goes_on_after_a_record_here_ms"], float):
         block.free()
         child.close()
         peer.close()
@@ -842,12 +916,13 @@ def through_the_host(exporter: Exporter, peer: Peer, host: HostMemory, rounds: i
 def play_cost(options: argparse.Namespace) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     for kib, rounds in COSTS.items():
-        for way, slots in (("event", 1), ("event", 8), ("host", 1)):
+        for way, slots in (("event", 1), ("event", 8), ("word", 1), ("word", 8), ("host", 1)):
+            calls = Words() if way == "word" else DriverCalls()
             row: dict[str, Any] = {"way": way, "slots": slots, "bytes": kib << 10, "rounds": rounds, "wrong": 0}
             rows.append(row)
-            child = Child()
+            child = Child(calls)
             try:
-                row |= cost_of(child, kib << 10, rounds, way, slots)
+                row |= cost_of(calls, child, kib << 10, rounds, way, slots)
             except (xlogmem.DriverError, RuntimeError, TimeoutError, Closed) as error:
                 row["failed"] = f"{type(error).__name__}: {error}"
                 child.kill()
@@ -855,8 +930,8 @@ def play_cost(options: argparse.Namespace) -> dict[str, Any]:
     return {"wrong": sum(row["wrong"] for row in rows), "each": rows}
 
 
-def cost_of(child: Child, nbytes: int, rounds: int, way: str, slots: int) -> dict[str, Any]:
-    exporter = Exporter(DriverCalls(), nbytes, slots + 1)
+def cost_of(calls: DriverCalls, child: Child, nbytes: int, rounds: int, way: str, slots: int) -> dict[str, Any]:
+    exporter = Exporter(calls, nbytes, slots + 1)
     host = HostMemory(nbytes) if way == "host" else None
     if host is not None:
         host.lock()
@@ -879,6 +954,7 @@ PARTS: dict[str, Part] = {
     "right": lambda given: play_rounds(given, rounds=given.rounds, delays=(MS // 5, MS // 2)),
     "right, seen by the host": lambda given: play_rounds(given, rounds=given.rounds, delays=(MS // 5, MS // 2),
                                                          by_host=True),
+    "right, words": lambda given: play_rounds(given, rounds=given.rounds, delays=(MS // 5, MS // 2), words=True),
     "without the frontier": lambda given: play_rounds(given, rounds=min(given.rounds, 200), delays=(3 * MS, 0),
                                                       ordered=False),
     "without the release": lambda given: play_rounds(given, rounds=min(given.rounds, 200), delays=(0, 3 * MS),
@@ -888,8 +964,9 @@ PARTS: dict[str, Part] = {
     "killed, signal": lambda given: play_killed(given, "signal", min(given.kills, 4)),
     "left, connection": lambda given: play_killed(given, "connection", min(given.kills, 2), leaves=True),
     "pending": play_pending,
+    "pending, words": lambda given: play_pending(given, words=True),
     "cost": play_cost}
-RIGHT = {"right", "right, seen by the host", "killed, process", "cost"}
+RIGHT = {"right", "right, seen by the host", "right, words", "killed, process", "cost"}
 WRONG = {"without the frontier", "without the release", "left, connection"}
 
 
@@ -936,7 +1013,7 @@ def line_of(row: dict[str, Any]) -> str:
         text += f"{row['wrong']:6,} of {row['rounds']:,} wrong"
     if "early" in row:
         text += f", {row['early']} given out early, {row['late_writes']} with writes after the end"
-    if row["part"] == "pending":
+    if "goes_on_after_ms" in row:
         text += f"goes on after {row['goes_on_after_ms']} ms, " + \
             f"after a record here {row.get('goes_on_after_a_record_here_ms', '-')}"
     for each in row["each"] if row["part"] == "cost" else ():
@@ -956,12 +1033,13 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--importer", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--words", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--parent", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.parent is not None:
         die_with(options.parent)
     if options.importer is not None:
-        importer_main(options.importer)
+        importer_main(options.importer, Words() if options.words else DriverCalls())
         return 0
     if options.part is not None:
         print(json.dumps(PARTS[options.part](options)), flush=True)

@@ -267,6 +267,18 @@ class SameProcess:
         for event in {int(event): event for event in self.freed if isinstance(event, cuda.CUevent)}.values():
             check(cuda.cuEventDestroy(event))
 
+    def attach(self, memory):
+        pass
+
+    def record(self, event, stream, serial):
+        self.plain.record(event, stream, serial)
+
+    def wait(self, stream, event, serial):
+        self.plain.wait(stream, event, serial)
+
+    def is_complete(self, event, serial):
+        return self.plain.is_complete(event, serial)
+
     def end_of_process_ends_work(self):
         return True
 
@@ -277,9 +289,54 @@ def test_a_handle_of_cuda_bindings_comes_back(program, kind):
     assert program.bytes_of(program.filled(getattr(cuda, kind)(), data)) == data
 
 
+def test_words_in_place_of_events(program):
+    """A stream waits for a number, of which the host sees when it is there."""
+    exporter, importer = program.Words(), program.Words()
+    memory = program.HostMemory(4096)
+    exporter.attach(memory)
+    importer.attach(program.HostMemory(4096, os.dup(memory.descriptor)))
+    first, second = exporter.make_event(), exporter.make_event()
+    assert importer.open_event(exporter.export_event(second)) == second
+    for wrong in (4, 4096, 1 << 100):
+        with pytest.raises(program.Malformed):
+            importer.open_event(exporter.export_event(wrong))
+    stream, other = check(cuda.cuStreamCreate(1)), check(cuda.cuStreamCreate(1))
+    importer.record(first, int(other), 1)
+    check(cuda.cuStreamSynchronize(other))
+    assert (exporter.is_complete(first, 1), exporter.is_complete(first, 2), exporter.is_complete(second, 1)) == (
+        True, False, False)
+    exporter.wait(int(stream), first, 2)
+    assert cuda.cuStreamQuery(stream)[0] == cuda.CUresult.CUDA_ERROR_NOT_READY
+    exporter.record_in_place(first, int(other), 2)      # the process that would has ended
+    check(cuda.cuStreamSynchronize(stream))
+    for one in (stream, other):
+        check(cuda.cuStreamDestroy(one))
+    importer.memory.close()
+    exporter.memory.close()
+
+
+class SameProcessWithWords(SameProcess):
+    """Both ends map the words."""
+
+    def __init__(self, program):
+        super().__init__(program)
+        self.plain = program.Words()
+
+    def attach(self, memory):
+        made = getattr(self.plain, "made", 0)
+        self.plain.attach(memory)
+        self.plain.made = made
+
+    def make_event(self):
+        return self.plain.make_event()
+
+    def destroy_event(self, event):
+        pass
+
+
 class BothEnds:
-    def __init__(self, program, task, slots, **how):
-        self.program, self.calls = program, SameProcess(program)
+    def __init__(self, program, task, slots, calls=SameProcess, **how):
+        self.program, self.calls = program, calls(program)
         self.exporter = program.Exporter(self.calls, 4096, slots)
         ours, self.theirs = program.Channel.pair()
         self.errors = []
@@ -346,6 +403,17 @@ def test_without_one_of_the_two_orders_it_is_wrong(program, both_ends, driver, m
     both = both_ends(program.CHECK, 2, rounds=8, delay=1000, **{missing: False})
     program.hand_over(both.exporter, both.peer, 8, 1000)
     assert found(driver, both.peer.say_goodbye())
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_hand_overs_with_words(program, both_ends, driver, how):
+    """What arrives is right.  The simulated driver sees no order in values, so its races say nothing."""
+    both = both_ends(program.CHECK, 2, calls=SameProcessWithWords, rounds=8, delay=1000, **how)
+    program.hand_over(both.exporter, both.peer, 8, 1000)
+    assert both.peer.say_goodbye() == program.Report(8, 0, 0)
+    assert [both.calls.plain.word(event).value for pair in both.peer.events for event in pair] in (
+        [7, 7, 8, 8], [8, 8, 7, 7])                     # the numbers of the last two
+    driver.clear_races()
 
 
 def test_each_wait_between_the_processes_is_needed(program, both_ends, driver, monkeypatch):
@@ -467,6 +535,13 @@ def test_a_peer_that_says_what_it_cannot_mean_is_lost(program, both_ends, capfd)
 
 
 # ---------------------------------------------------------------------------------------------- the parts
+class OtherCalls:
+    def __new__(cls):
+        import between_processes
+
+        return between_processes.DriverCalls()
+
+
 class FakeChild:
     """In place of `Child`: a thread.  Its end ends its work, as that of a process does."""
 
@@ -506,7 +581,8 @@ def parts(program, monkeypatch):
     calls = SameProcess(program)
     kernels = program.Kernels()
     monkeypatch.setattr(program, "DriverCalls", lambda: calls)
-    monkeypatch.setattr(program, "Child", lambda: FakeChild(program))
+    monkeypatch.setattr(program, "Child", lambda calls: FakeChild(program))
+    monkeypatch.setattr(program, "Words", OtherCalls)   # both processes are one, so there is one of them
     monkeypatch.setattr(program, "ANSWER", 5)
     monkeypatch.setattr(program, "COSTS", {4: 3})
     monkeypatch.setattr(program, "scribble",
@@ -524,7 +600,7 @@ def found_beside_the_probe(driver):
     return races
 
 
-@pytest.mark.parametrize("name", ["right", "right, seen by the host", "killed, process", "cost"])
+@pytest.mark.parametrize("name", ["right", "right, seen by the host", "right, words", "killed, process", "cost"])
 def test_a_part_that_is_right(program, parts, driver, name):
     row = parts(name)
     assert not (found_beside_the_probe if "killed" in name else found)(driver)
@@ -568,7 +644,7 @@ def test_it_needs_a_gpu():
 
 
 def test_what_is_expected_of_each_part(program):
-    measured = {"killed, connection", "killed, signal", "pending"}
+    measured = {"killed, connection", "killed, signal", "pending", "pending, words"}
     assert program.RIGHT | program.WRONG | measured == set(program.PARTS)
     fine = {"failed": None, "wrong": 0, "early": 0, "late_writes": 0}
     for name in program.PARTS:
