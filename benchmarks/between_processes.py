@@ -875,7 +875,7 @@ def play_pending(options: argparse.Namespace, *, words: bool = False) -> dict[st
     if row["goes_on_after_ms"] is None:
         calls.record_in_place(peer.events[0][1], probe.stream, 1)
         row["goes_on_after_a_record_here_ms"] = goes_on(peer.stream.handle, 3)
-    if isinstance(row["goes_on_after_ms"], float) or isinstance(row["goes_on_after_a_record_here_ms"], float):
+    if any(isinstance(row.get(f"goes_on_after_{what}ms"), float) for what in ("", "a_record_here_")):
         block.free()
         child.close()
         peer.close()
