@@ -119,7 +119,7 @@ EXPORT CUresult cuCtxCreate_v4(CUcontext* handle, CUctxCreateParams*, unsigned f
 EXPORT CUresult cuCtxDestroy_v2(CUcontext handle) {
     return api_call(CALL("cuCtxDestroy"), [&](Lock& lock) -> CUresult {
         Context* context = context_of(handle);
-        if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+        if (!context || context->primary || context->parent) return CUDA_ERROR_INVALID_CONTEXT;
         destroy_context(lock, context);
         driver().contexts.remove(reinterpret_cast<u64>(handle));
         auto& stack = this_thread().contexts;
@@ -259,7 +259,9 @@ EXPORT CUresult cuCtxEnablePeerAccess(CUcontext handle, unsigned flags) {
     return api_call(CALL("cuCtxEnablePeerAccess"), [&](Lock&) -> CUresult {
         Context *context, *peer = context_of(handle);
         REFUSE_IF(current_context(&context));
-        if (!peer || peer == context) return CUDA_ERROR_INVALID_CONTEXT;
+        context = context->shared();
+        if (!peer || peer->shared() == context) return CUDA_ERROR_INVALID_CONTEXT;
+        peer = peer->shared();
         if (flags) return CUDA_ERROR_INVALID_VALUE;
         if (peer->device == context->device || !driver().config.peers) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
         auto& peers = context->peers;
@@ -274,8 +276,8 @@ EXPORT CUresult cuCtxDisablePeerAccess(CUcontext handle) {
         Context *context, *peer = context_of(handle);
         REFUSE_IF(current_context(&context));
         if (!peer) return CUDA_ERROR_INVALID_CONTEXT;
-        auto& peers = context->peers;
-        auto found = std::find(peers.begin(), peers.end(), peer);
+        auto& peers = context->shared()->peers;
+        auto found = std::find(peers.begin(), peers.end(), peer->shared());
         if (found == peers.end()) return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
         peers.erase(found);
         return CUDA_SUCCESS;

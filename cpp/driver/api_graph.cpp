@@ -66,7 +66,7 @@ CUgraphExecUpdateResult compare(const GraphExec& exec, const Graph& graph, CUgra
 void await_events(Lock& lock, Stream* stream, const Flat& flat) {
     for (CUevent handle : flat.awaited) {
         Event* event = driver().events.get(handle);
-        if (event && event->recorded) wait_for(lock, stream, event->position);
+        if (event && event->recorded) wait_for(stream, event->position);
     }
 }
 
@@ -224,7 +224,7 @@ EXPORT CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
         std::shared_ptr<GraphExec::Last> last = exec->last;
         await_events(lock, stream, flat);
         if (last->any) {
-            wait_for(lock, stream, last->position);
+            wait_for(stream, last->position);
             driver().engine.come_after(*stream->order, last->clock);
         }
         bool launched = false;  // one operation to the engine

@@ -91,7 +91,7 @@ CUresult variable_of(Lock& lock, CUdeviceptr* address, size_t* bytes, u64 module
     REFUSE_IF(current_context(&context));
     if (bytes) *bytes = variable.bytes;
     if (!address) return CUDA_SUCCESS;
-    u64& place = module->places[{found->first, variable.is_managed ? nullptr : context}];
+    u64& place = module->places[{found->first, variable.is_managed ? nullptr : context->shared()}];
     if (!is_live(place)) REFUSE_IF(make_variable(lock, &place, variable, context));
     *address = place;
     return CUDA_SUCCESS;

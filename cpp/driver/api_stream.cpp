@@ -13,9 +13,7 @@ CUresult create(CUstream* handle, unsigned flags, int priority) {
     Context* context;
     if (!handle || flags & ~unsigned(CU_STREAM_NON_BLOCKING)) return CUDA_ERROR_INVALID_VALUE;
     REFUSE_IF(current_context(&context));
-    Stream* stream = create_stream(context, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
-    stream->handle = driver().stream_handles.add(stream);
-    *handle = reinterpret_cast<CUstream>(stream->handle);
+    *handle = made_for_program(context, flags, priority);
     return CUDA_SUCCESS;
 }
 
@@ -62,7 +60,7 @@ CUresult wait_event(Lock& lock, Stream* stream, Event* event, unsigned flags) {
     }
     REFUSE_IF(check_legacy_use(stream));
     make_room(lock, stream);
-    wait_for(lock, stream, event->position);
+    wait_for(stream, event->position);
     watch_wait(stream, event->handle);
     if (driver().config.policy == Policy::Eager) advance(lock, stream);
     return CUDA_SUCCESS;
@@ -84,7 +82,7 @@ CUresult record(Lock& lock, CUevent handle, CUstream stream_handle, bool externa
     Stream* stream;
     REFUSE_IF(find_stream(stream_handle, &stream));
     Event* event = made_event(handle);
-    if (!event || event->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+    if (!event || event->context != stream->context->shared()) return CUDA_ERROR_INVALID_HANDLE;
     make_room(lock, stream);
     if (driver().events.get(handle) != event) return CUDA_ERROR_INVALID_HANDLE;  // destroyed while we waited
     return record_event(lock, event, stream, external);
@@ -111,6 +109,7 @@ EXPORT CUresult cuStreamDestroy_v2(CUstream handle) {
     return api_call(CALL("cuStreamDestroy"), [&](Lock& lock) -> CUresult {
         Stream* stream = made_stream(handle);
         if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+        if (driver().config.version <= 13000) REFUSE_IF(check_attached(stream));
         leave_capture(lock, stream);
         note_destroyed(check::Kind::DeadStream, stream->handle, stream->id);
         driver().stream_handles.remove(stream->handle);
@@ -168,8 +167,14 @@ STREAM_QUESTION(cuStreamGetCtx, CUcontext, stream->context->handle)
 STREAM_QUESTION(cuStreamGetDevice, CUdevice, stream->context->device)
 
 EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* context, CUgreenCtx* green) {
-    if (green) *green = nullptr;
-    return cuStreamGetCtx(handle, context);
+    return api_call(CALL("cuStreamGetCtx"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        if (!context) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_stream(handle, &stream));
+        *context = stream->context->shared()->handle;
+        if (green) *green = stream->context->green;
+        return CUDA_SUCCESS;
+    });
 }
 
 EXPORT CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
@@ -209,7 +214,7 @@ EXPORT CUresult cuEventCreate(CUevent* handle, unsigned flags) {
         if (!handle || flags & ~known) return CUDA_ERROR_INVALID_VALUE;
         REFUSE_IF(current_context(&context));
         Event* event = new Event;
-        event->context = context;
+        event->context = context->shared();
         event->flags = flags;
         event->handle = driver().events.add(event);
         *handle = reinterpret_cast<CUevent>(event->handle);

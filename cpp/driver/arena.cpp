@@ -121,7 +121,7 @@ bool can_access(const Context* context, u64 address, Use use) {
     const Block* block = find_block(address);
     if (!block || !block->live || (block->device == context->device && !block->mapped)) return true;
     if (block->owner) {
-        auto& peers = context->peers;
+        auto& peers = context->shared()->peers;
         return std::find(peers.begin(), peers.end(), block->owner) != peers.end();
     }
     const PoolAccess& access = block->pool ? block->pool->access : block->own_access;

@@ -9,7 +9,7 @@
 namespace sim {
 
 bool Capture::has_stream_of(const Context* context) const {
-    return std::any_of(streams.begin(), streams.end(), [&](Stream* one) { return one->context == context; });
+    return std::any_of(streams.begin(), streams.end(), [&](Stream* one) { return context->contains(one->context); });
 }
 
 bool Capture::has_blocking_stream_of(const Context* context) const {

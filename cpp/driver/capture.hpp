@@ -49,7 +49,7 @@ struct Capture {
     std::vector<u64> frees;  // of memory of a library's pool, put off to the end of the capture
     std::unordered_map<const Stream*, Nodes> newest;  // of each stream: what its next node depends on
 
-    bool has_stream_of(const Context* context) const;
+    bool has_stream_of(const Context* context) const;  // … or of its green contexts
     bool has_blocking_stream_of(const Context* context) const;
 };
 

@@ -50,6 +50,14 @@ struct Context {
     Stream* legacy = nullptr;  // made on first use
     std::map<CUlimit, size_t> limits;  // that the program has set
     std::vector<Context*> peers;  // whose ordinary memory this one may touch
+    Context* parent = nullptr;  // of a green context: the primary one, with which it shares all but streams
+    std::vector<Context*> greens;  // of a primary context, the destroyed ones too: their streams may live on
+    CUgreenCtx green = nullptr;
+    Stream* gate = nullptr;  // what the context was told to wait for: streams that are made later come after it
+
+    Context* shared() { return parent ? parent : this; }
+    const Context* shared() const { return parent ? parent : this; }
+    bool contains(const Context* other) const { return other == this || (other && other->parent == this); }
 };
 
 // "Everything queued on this stream up to this operation."
@@ -89,6 +97,7 @@ struct Stream {
 
     bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
     bool is_legacy() const { return context && context->legacy == this; }
+    bool is_detached() const { return context->parent && !context->alive; }  // its green context was destroyed
     bool reached(u64 sequence) const { return done >= sequence; }
     bool runnable() const { return !busy && !queue.empty() && queue.front().may_run(); }
     bool waits_for_memory() const { return !busy && !queue.empty() && queue.front().until; }
@@ -185,6 +194,7 @@ struct Driver {
 
     std::array<Context, kMaxDevices> primary;
     HandleTable<Context> contexts{0x2c00000000ull};
+    HandleTable<Context> greens{0x3900000000ull};
     HandleTable<Stream> stream_handles{0x2a00000000ull};
     HandleTable<Event> events{0x2b00000000ull};
     HandleTable<Graph> graphs{0x2d00000000ull};
@@ -209,6 +219,7 @@ Driver& driver();
 // streams.cpp
 // ------------------------------------------------------------------------------------------------
 Stream* create_stream(Context* context, unsigned flags, int priority, bool legacy = false);
+CUstream made_for_program(Context* context, unsigned flags, int priority);  // with a handle
 void end_stream(Stream* stream);  // what it has queued still runs
 // Handles 0, 1 and 2 are the default streams of the calling thread's current context.
 CUresult find_stream(CUstream handle, Stream** stream);
@@ -219,6 +230,8 @@ Event* made_event(CUevent handle);
 Stream* legacy_stream(Context* context);
 CUresult current_context(Context** context);
 void destroy_context(Lock& lock, Context* context);
+void detach_green(Context* green);  // its streams are refused from now on
+CUresult check_attached(const Stream* stream);
 // A kernel touched what it may not: the driver's state after it is lost.
 void fault(CUresult error);
 
@@ -234,7 +247,7 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, con
 void look_at_host_memory(Work& work);
 // Blocks while the stream's queue is full; submit() does it too.
 void make_room(Lock& lock, Stream* stream);
-void wait_for(Lock& lock, Stream* stream, Position position);
+void wait_for(Stream* stream, Position position);
 // The legacy default stream waits for every blocking stream of its context, and each of them for it. The engine applies
 // the same rule to its order.
 void order_with_legacy(Lock& lock, Stream* stream);
@@ -249,7 +262,11 @@ void synchronize(Lock& lock, Stream* stream);  // with all that is queued on it
 // The same, refused where the legacy stream may not be used. The legacy stream's "all" includes the blocking streams: an
 // empty operation on it collects them.
 CUresult synchronize_stream(Lock& lock, Stream* stream);
-void synchronize_context(Lock& lock, Context* context);
+void synchronize_context(Lock& lock, Context* context);  // … and its green contexts
+// The event stands for all that the context and its green contexts have queued.
+CUresult record_context(Lock& lock, Event* event, Context* context);
+// All that is queued in the context and its green contexts from now on comes after the event.
+CUresult wait_in_context(Lock& lock, Event* event, Context* context);
 
 // schedule.cpp
 // -----------------------------------------------------------------------------------------------

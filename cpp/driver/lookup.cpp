@@ -18,6 +18,7 @@ EXPORT CUresult cuEventElapsedTime_v2(float*, CUevent, CUevent);
 EXPORT CUresult cuLaunchHostFunc_v2(CUstream, CUhostFn, void*, unsigned);
 EXPORT CUresult cuKernelGetLibrary(CUlibrary*, CUkernel);
 EXPORT CUresult cuStreamGetDevice(CUstream, CUdevice*);
+EXPORT CUresult cuGreenCtxGetId(CUgreenCtx, unsigned long long*);
 EXPORT CUresult cuStreamGetCaptureInfo_v3(CUstream, CUstreamCaptureStatus*, cuuint64_t*, CUgraph*, const CUgraphNode**,
                                           const CUgraphEdgeData**, size_t*);
 EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr*, CUdeviceptr*, size_t*, size_t, CUmemcpyAttributes*, size_t*, size_t,
@@ -123,6 +124,21 @@ const Symbol kSymbols[] = {
     STREAM(cuStreamGetCtx, 9020, cuStreamGetCtx),
     STREAM(cuStreamGetCtx, 12050, cuStreamGetCtx_v2),
     STREAM(cuStreamGetDevice, 12080, cuStreamGetDevice),
+    PLAIN(cuDeviceGetDevResource, 12040, cuDeviceGetDevResource),
+    PLAIN(cuCtxGetDevResource, 12040, cuCtxGetDevResource),
+    PLAIN(cuGreenCtxGetDevResource, 12040, cuGreenCtxGetDevResource),
+    PLAIN(cuDevSmResourceSplitByCount, 12040, cuDevSmResourceSplitByCount),
+    PLAIN(cuDevResourceGenerateDesc, 12040, cuDevResourceGenerateDesc),
+    PLAIN(cuGreenCtxCreate, 12040, cuGreenCtxCreate),
+    PLAIN(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy),
+    PLAIN(cuCtxFromGreenCtx, 12040, cuCtxFromGreenCtx),
+    PLAIN(cuGreenCtxRecordEvent, 12040, cuGreenCtxRecordEvent),
+    PLAIN(cuGreenCtxWaitEvent, 12040, cuGreenCtxWaitEvent),
+    PLAIN(cuStreamGetGreenCtx, 12040, cuStreamGetGreenCtx),
+    PLAIN(cuGreenCtxStreamCreate, 12050, cuGreenCtxStreamCreate),
+    PLAIN(cuCtxRecordEvent, 12050, cuCtxRecordEvent),
+    PLAIN(cuCtxWaitEvent, 12050, cuCtxWaitEvent),
+    PLAIN(cuGreenCtxGetId, 13000, cuGreenCtxGetId),
     STREAM(cuStreamBeginCapture, 10010, cuStreamBeginCapture_v2),
     STREAM(cuStreamEndCapture, 10000, cuStreamEndCapture),
     STREAM(cuStreamIsCapturing, 10000, cuStreamIsCapturing),

@@ -160,7 +160,7 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
     }
     if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
     become_live(block, bytes, pool, device);
-    if (this_thread().replaces_pool) block->owner = stream->context;
+    if (this_thread().replaces_pool) block->owner = stream->context->shared();
     Work work;
     work.name = this_thread().call;
     u64 start = block->address;
@@ -189,7 +189,7 @@ CUresult allocate_now(Lock& lock, u64* address, u64 bytes, Context* context) {
     }
     if (!block) return CUDA_ERROR_OUT_OF_MEMORY;
     become_live(block, bytes, nullptr, device);
-    block->owner = context;
+    block->owner = context->shared();
     poison(block->address, bytes, fresh());
     watch_alloc(nullptr, block->address, bytes);
     *address = block->address;

@@ -72,6 +72,18 @@ ThreadState& this_thread() {
     return *thread_state;
 }
 
+namespace {
+
+// The end of all work that is queued on a stream. Where a wait was queued last, no operation that the engine has
+// counted stands for it.
+Position end_of(Stream* stream) {
+    check::Time time = newest(stream);
+    if (stream->counted != stream->queued) time.number++;
+    return {stream, stream->queued, time};
+}
+
+}  // namespace
+
 void end_stream(Stream* stream) {
     if (!stream->dead) driver().engine.destroy_stream(stream->order);
     stream->dead = true;
@@ -105,12 +117,30 @@ Stream* create_stream(Context* context, unsigned flags, int priority, bool legac
     stream->order =
         legacy ? d.engine.create_legacy(key, stream->id) : d.engine.create_stream(key, stream->id, stream->blocking());
     note_stream(stream, legacy);
+    for (Context* waiting : {context, context->parent}) {
+        if (!waiting || !waiting->gate) continue;
+        wait_for(stream, end_of(waiting->gate));
+        d.engine.come_after(*stream->order, d.engine.queued_on(*waiting->gate->order));
+    }
     return stream;
+}
+
+CUstream made_for_program(Context* context, unsigned flags, int priority) {
+    Stream* stream = create_stream(context, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+    stream->handle = driver().stream_handles.add(stream);
+    return reinterpret_cast<CUstream>(stream->handle);
 }
 
 Stream* legacy_stream(Context* context) {
     if (!context->legacy) context->legacy = create_stream(context, 0, 0, true);
     return context->legacy;
+}
+
+// CUDA 13.0 refuses cuStreamDestroy, too; newer drivers have a code of their own for the others.
+CUresult check_attached(const Stream* stream) {
+    if (!stream->is_detached()) return CUDA_SUCCESS;
+    constexpr CUresult detached = CUresult(917);  // CUDA_ERROR_STREAM_DETACHED, which not every cuda.h has
+    return driver().config.version > 13000 ? detached : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult current_context(Context** context) {
@@ -135,7 +165,8 @@ Event* made_event(CUevent handle) {
 CUresult find_stream(CUstream handle, Stream** stream) {
     if (handle > CU_STREAM_PER_THREAD) {
         *stream = made_stream(handle);
-        return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+        if (!*stream) return CUDA_ERROR_INVALID_HANDLE;
+        return check_attached(*stream);
     }
     Context* context;
     if (CUresult error = current_context(&context)) return error;
@@ -145,6 +176,7 @@ CUresult find_stream(CUstream handle, Stream** stream) {
         *stream = legacy_stream(context);
         return CUDA_SUCCESS;
     }
+    if (context->parent) return CUDA_ERROR_INVALID_HANDLE;  // as documented of CU_STREAM_PER_THREAD
     ThreadState::OwnStream& mine = thread.own_streams[context];
     if (!mine.stream || mine.stream->id != mine.id || mine.stream->dead) {
         thread.makes_own_stream = true;
@@ -159,8 +191,10 @@ CUresult find_stream(CUstream handle, Stream** stream) {
 void destroy_context(Lock& lock, Context* context) {
     Driver& d = driver();
     synchronize_context(lock, context);
+    for (Context* green : context->greens)
+        if (green->alive) detach_green(green);
     d.stream_handles.each([&](Stream* stream, u64 handle) {
-        if (stream->context != context) return;
+        if (!context->contains(stream->context)) return;
         note_destroyed(check::Kind::DeadStream, handle, stream->id);
         d.stream_handles.remove(handle);
     });
@@ -172,13 +206,14 @@ void destroy_context(Lock& lock, Context* context) {
         delete event;
     });
     for (Stream* stream : d.streams)
-        if (stream->context == context) end_stream(stream);
+        if (context->contains(stream->context)) end_stream(stream);
+    for (Context* green : context->greens) d.engine.destroy_context(reinterpret_cast<u64>(green));
     d.engine.destroy_context(reinterpret_cast<u64>(context));
     for (Block* block : memory().blocks) {
         bool belongs = context->primary && block->device == context->device;
         if (block->live && belongs) free_now(lock, block->address);
     }
-    context->legacy = nullptr;
+    context->legacy = context->gate = nullptr;
     context->alive = false;
     context->peers.clear();
     d.contexts.each([&](Context* other, u64) {
@@ -214,14 +249,6 @@ u64 push(Stream* stream, Queued&& operation) {
     return sequence;
 }
 
-// The end of all work that is queued on a stream. Where a wait was queued last, no operation that the engine has
-// counted stands for it.
-Position end_of(Stream* stream) {
-    check::Time time = newest(stream);
-    if (stream->counted != stream->queued) time.number++;
-    return {stream, stream->queued, time};
-}
-
 }  // namespace
 
 void order_with_legacy(Lock& lock, Stream* stream) {
@@ -229,13 +256,12 @@ void order_with_legacy(Lock& lock, Stream* stream) {
     Stream* legacy = stream->context->legacy;
     if (!legacy) return;
     if (stream != legacy) {
-        wait_for(lock, stream, end_of(legacy));
+        wait_for(stream, end_of(legacy));
         return;
     }
     for (std::size_t i = 0; i < driver().streams.size(); i++) {
         Stream* other = driver().streams[i];
-        if (other != stream && other->context == stream->context && other->blocking())
-            wait_for(lock, stream, end_of(other));
+        if (other != stream && other->context == stream->context && other->blocking()) wait_for(stream, end_of(other));
     }
 }
 
@@ -248,7 +274,7 @@ void make_room(Lock& lock, Stream* stream) {
     stream->stalled--;
 }
 
-void wait_for(Lock& lock, Stream* stream, Position position) {
+void wait_for(Stream* stream, Position position) {
     if (position.stream == stream || position.stream->reached(position.sequence)) return;
     if (driver().engine.is_before(position.time, *stream->order)) return;
     Queued wait;
@@ -259,7 +285,7 @@ void wait_for(Lock& lock, Stream* stream, Position position) {
 
 void come_after_legacy(Lock& lock, Stream* stream, Stream* legacy) {
     order_with_legacy(lock, legacy);
-    wait_for(lock, stream, end_of(legacy));
+    wait_for(stream, end_of(legacy));
     driver().engine.come_after(*stream->order, driver().engine.queued_on(*legacy->order));
 }
 
@@ -340,6 +366,67 @@ CUresult record_event(Lock& lock, Event* event, Stream* stream, bool external) {
     return CUDA_SUCCESS;
 }
 
+namespace {
+
+check::Clock queued_in(Context* context) {
+    check::Clock all = driver().engine.queued_in(reinterpret_cast<u64>(context));
+    for (Context* green : context->greens) all.join(driver().engine.queued_in(reinterpret_cast<u64>(green)));
+    return all;
+}
+
+CUresult refuse_captures(Context* context) {
+    CUresult refused = CUDA_SUCCESS;
+    for (auto& capture : driver().captures) {
+        if (!capture->has_stream_of(context)) continue;
+        capture->invalidated = true;
+        refused = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return refused;
+}
+
+}  // namespace
+
+CUresult record_context(Lock& lock, Event* event, Context* context) {
+    if (event->context != context->shared()) return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE_IF(refuse_captures(context));
+    check::Clock all = queued_in(context);
+    Stream* joined = create_stream(context, CU_STREAM_NON_BLOCKING, 0);
+    for (Stream* stream : driver().streams)
+        if (stream != joined && context->contains(stream->context)) wait_for(joined, end_of(stream));
+    driver().engine.come_after(*joined->order, all);
+    CUresult result = record_event(lock, event, joined, false);
+    end_stream(joined);
+    return result;
+}
+
+CUresult wait_in_context(Lock& lock, Event* event, Context* context) {
+    if (event->captured) {
+        event->captured->invalidated = true;
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    REFUSE_IF(refuse_captures(context));
+    if (!event->recorded) return CUDA_SUCCESS;
+    if (!context->gate) context->gate = create_stream(context, CU_STREAM_NON_BLOCKING, 0);
+    for (std::size_t i = 0; i < driver().streams.size(); i++) {
+        Stream* stream = driver().streams[i];
+        if (stream->dead || !context->contains(stream->context)) continue;
+        wait_for(stream, event->position);
+        watch_wait(stream, event->handle);
+    }
+    if (driver().config.policy == Policy::Eager) advance_all(lock);
+    return CUDA_SUCCESS;
+}
+
+void detach_green(Context* green) {
+    for (auto& capture : driver().captures)
+        if (capture->has_stream_of(green)) capture->invalidated = true;
+    if (green->gate) end_stream(green->gate);
+    green->alive = false;
+    green->legacy = green->gate = nullptr;
+    driver().contexts.remove(reinterpret_cast<u64>(green->handle));
+    driver().greens.remove(reinterpret_cast<u64>(green->green));
+}
+
 void host_learns(const check::Clock& clock) {
     this_thread().learned = true;
     judge_host(clock);
@@ -370,10 +457,10 @@ CUresult synchronize_stream(Lock& lock, Stream* stream) {
 }
 
 void synchronize_context(Lock& lock, Context* context) {
-    check::Clock learned = driver().engine.queued_in(reinterpret_cast<u64>(context));
+    check::Clock learned = queued_in(context);
     for (std::size_t i = 0; i < driver().streams.size(); i++) {
         Stream* stream = driver().streams[i];
-        if (stream->context == context) run_until(lock, stream, stream->queued);
+        if (context->contains(stream->context)) run_until(lock, stream, stream->queued);
     }
     host_learns(learned);
     trim_to_thresholds();
