@@ -25,6 +25,7 @@ ctypedef cy.CUresult (*CaptureInfo)(cy.CUstream stream, cy.CUstreamCaptureStatus
                                     cy.CUgraph* graph, void* nodes, size_t* count) noexcept nogil
 ctypedef cy.CUresult (*GraphLaunch)(cy.CUgraphExec executable, cy.CUstream stream) noexcept nogil
 ctypedef cy.CUresult (*ContextQuery)(cy.CUcontext* context) noexcept nogil
+ctypedef cy.CUresult (*ContextsQuery)(cy.CUstream stream, cy.CUcontext* context, cy.CUgreenCtx* green) noexcept nogil
 ctypedef cy.CUresult (*IdQuery)(cy.CUstream stream, unsigned long long* number) noexcept nogil
 ctypedef cy.CUresult (*ModeExchange)(cy.CUstreamCaptureMode* mode) noexcept nogil
 ctypedef cy.CUresult (*EventRecord)(cy.CUevent event, cy.CUstream stream) noexcept nogil
@@ -38,6 +39,7 @@ cdef CaptureQuery query_capture = NULL
 cdef CaptureInfo get_capture = NULL
 cdef GraphLaunch launch_graph = NULL
 cdef ContextQuery query_context = NULL
+cdef ContextsQuery query_contexts = NULL        # NULL: the driver is older than CUDA 12.5
 cdef IdQuery query_id = NULL
 cdef ModeExchange exchange_mode = NULL
 cdef EventRecord record_event = NULL
@@ -149,7 +151,8 @@ cdef int start_driver() except -1:
 
 cdef int find_hot_functions() except -1:
     global query_capture, query_context, query_id, exchange_mode, record_event, query_event, wait_for_event
-    global allocate_from_pool, free_to_pool, get_capture, launch_graph
+    global allocate_from_pool, free_to_pool, get_capture, launch_graph, query_contexts
+    cdef void* newer = NULL
     query_capture = <CaptureQuery>driver_function(b"cuStreamIsCapturing")
     get_capture = <CaptureInfo>driver_function(b"cuStreamGetCaptureInfo")
     launch_graph = <GraphLaunch>driver_function(b"cuGraphLaunch")
@@ -161,6 +164,8 @@ cdef int find_hot_functions() except -1:
     wait_for_event = <StreamWait>driver_function(b"cuStreamWaitEvent")
     allocate_from_pool = <PoolAllocate>driver_function(b"cuMemAllocFromPoolAsync")
     free_to_pool = <PoolFree>driver_function(b"cuMemFreeAsync")
+    if cy.cuGetProcAddress(b"cuStreamGetCtx", &newer, 12050, 0, NULL) == cy.CUDA_SUCCESS:
+        query_contexts = <ContextsQuery>newer
 
 
 cdef void* driver_function(bytes name) except NULL:

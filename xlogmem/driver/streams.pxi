@@ -34,6 +34,10 @@ cdef int stream_flags(cy.CUstream stream, unsigned int* flags, Failure* failure)
 
 
 cdef int stream_context(cy.CUstream stream, cy.CUcontext* context, Failure* failure) except -1 nogil:
+    """Get the context of a stream; of one of a green context, the primary context that the green one is part of."""
+    cdef cy.CUgreenCtx green = NULL
+    if query_contexts != NULL:
+        return _check(failure, "cuStreamGetCtx", query_contexts(stream, context, &green))
     return _check(failure, "cuStreamGetCtx", cy.cuStreamGetCtx(stream, context))
 
 

@@ -35,6 +35,10 @@ from xlogmem._order cimport (
 )
 
 
+cdef enum:
+    STREAM_DETACHED = 917       # CUDA 12's bindings do not have the name
+
+
 cdef int identify_unlocks(OrderState* order, cy.CUstream handle, Discipline unknown, Identified* found,
                           Failure* failure) except -1 nogil:
     """Find the registration of a foreign stream that is not capturing.  If there is none yet, make one, of the
@@ -244,7 +248,9 @@ cdef int was_destroyed(StreamState* stream, bint* gone, Failure* failure) except
         return 1
     if leave_stream(stream, &scope, stream_is_capturing(stream.handle, &capturing, failure) or (
             not capturing and stream_id(stream.handle, &number, failure)), failure):
-        gone[0] = failure.kind == DRIVER_FAILED and failure.code == cy.CUDA_ERROR_INVALID_HANDLE
+        gone[0] = failure.kind == DRIVER_FAILED and (           # the second and third: its green context was destroyed
+            failure.code == cy.CUDA_ERROR_INVALID_HANDLE or failure.code == cy.CUDA_ERROR_CONTEXT_IS_DESTROYED
+            or <int>failure.code == STREAM_DETACHED)
         return not gone[0]
     gone[0] = not capturing and number != stream.driver_id
     return 0

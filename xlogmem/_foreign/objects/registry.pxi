@@ -135,7 +135,7 @@ cdef class StreamRegistry:
 
     cdef bint is_elsewhere(self, object what) except -1:
         """True if a stream of another library is on another device.  A default stream belongs to the current context,
-        if there is one."""
+        if there is one.  Raises if that is another context of this device, whose default stream is another one."""
         cdef cy.CUcontext context = NULL
         cdef cy.CUstream handle
         cdef Owner entry = self.by_owner.get(id(what))
@@ -151,8 +151,15 @@ cdef class StreamRegistry:
                 failed = current_context(&context, &failure)
             else:
                 failed = stream_context(handle, &context, &failure)
-        return not failed and context != NULL and context != self.ordering.state.context and (
-            device_of(what) != self.ordering.context.device_id)
+        if failed or context == NULL or context == self.ordering.state.context:
+            return False
+        if device_of(what) != self.ordering.context.device_id:
+            return True
+        if <size_t>handle <= PER_THREAD:
+            raise StreamMisuseError(f"{what!r} is a default stream, and the current context is not the primary one of "
+                                    f"device {self.ordering.context.device_id}, as a green context that is current: "
+                                    "name a stream that was made in it")
+        return False
 
     cdef Stream remote(self, Stream stream):
         """The registration in this runtime of a stream of another device, named by a handle of a runtime there."""
