@@ -1,13 +1,26 @@
 """cuda.core's buffers as blocks, freed on the stream that a buffer has in the end."""
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 from allocator_stand_ins import NullStream
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 
 import xlogmem
-from xlogmem import OutOfDeviceMemoryError, StreamMisuseError, allocators, use
+from xlogmem import (
+    AsyncMemoryResource,
+    ManagedMemoryResource,
+    OutOfDeviceMemoryError,
+    PinnedMemoryResource,
+    PoolMemoryResource,
+    StatisticsResourceAdaptor,
+    StreamMisuseError,
+    allocators,
+    use,
+)
 from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
@@ -51,6 +64,47 @@ def test_the_stream_that_it_has_then_frees_it_after_every_use(device, x, how, de
     buffer.close(other if how == "close" else None)
     assert x.ordered(read, stream if how == "stays" else other) == declared
     assert not x.ordered(x.work(x.V), other)
+
+
+@pytest.mark.parametrize(("made", "on_host", "managed"), [
+    (PinnedMemoryResource, True, False), (ManagedMemoryResource, True, True), (AsyncMemoryResource, False, False),
+    (lambda: PoolMemoryResource(ManagedMemoryResource()), True, True),
+    (lambda: StatisticsResourceAdaptor(PoolMemoryResource(PinnedMemoryResource())), True, False)])
+def test_any_resource_may_be_one_of_cuda_core(device, x, made, on_host, managed):
+    resource = made()
+    memory = allocators.cuda_core.BlockMemoryResource(0, resource)
+    assert (memory.is_device_accessible, memory.is_host_accessible, memory.is_managed) == (True, on_host, managed)
+    stream = ForeignStream()
+    buffer = memory.allocate(512, stream=stream)
+    assert memory._blocks[buffer.handle].resource is resource
+    with use(x.T, read=buffer.handle):
+        read = x.work(x.T)
+    buffer.close()
+    if resource.order == "stream":
+        assert x.ordered(read, stream)
+    x.runtime.reap_pending()
+    assert (x.runtime.live_bytes, memory._blocks) == (0, {})
+
+
+def test_its_memory_is_not_shared_between_processes(device, x):
+    """What cuda.core asks its resources about IPC is answered; the rest is refused by name."""
+    resource = device.memory_resource
+    buffer = device.allocate(512, stream=ForeignStream())
+    assert (resource.is_ipc_enabled, resource.is_mapped) == (False, False)
+    with pytest.raises(RuntimeError, match="xlogmem's memory is not shared between processes"):
+        _ = resource.allocation_handle
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"BlockMemoryResource is not copied or pickled: xlogmem's memory is not"):
+            copied(resource)
+        with pytest.raises(RuntimeError, match="not IPC-enabled"):
+            copied(buffer)
+    buffer.close()
+    assert x.runtime.live_bytes == 0
+
+
+def test_only_resources_of_xlogmem_are_taken(device, core):
+    with pytest.raises(TypeError, match="resource must be a DeviceMemoryResource of xlogmem, not CoreResource"):
+        allocators.cuda_core.BlockMemoryResource(0, xlogmem.disable("cuda.core") or core.Device(0).memory_resource)
 
 
 def test_a_buffer_without_bytes_is_no_block(device, x):

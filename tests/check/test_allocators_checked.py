@@ -321,6 +321,23 @@ except xlogmem.OutOfDeviceMemoryError:
     pass
 else:
     raise SystemExit("no error")
+import copy, pickle
+from xlogmem.allocators.cuda_core import BlockMemoryResource
+assert x.is_mapped is False and device.memory_resource.is_ipc_enabled is False
+for refused in (lambda: x.ipc_descriptor, lambda: pickle.dumps(x), lambda: copy.copy(x),
+                lambda: device.memory_resource.allocation_handle):
+    try:
+        refused()
+    except RuntimeError as error:
+        assert "IPC" in str(error), error
+    else:
+        raise SystemExit("no error")
+for resource, kind in ((xlogmem.PinnedMemoryResource(), (3, 0)), (xlogmem.ManagedMemoryResource(), (13, 0))):
+    memory = BlockMemoryResource(0, resource)
+    with memory.allocate(64, stream=a) as on_host:
+        assert (on_host.is_host_accessible, on_host.is_managed) == (True, kind[0] == 13)
+        assert on_host.__dlpack_device__() == kind, on_host.__dlpack_device__()
+        assert runtime.find_block(int(on_host.handle)) and resource in runtime.resources
 for what in (None, 5):
     try:
         device.allocate(64, stream=what)

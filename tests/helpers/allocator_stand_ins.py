@@ -277,6 +277,15 @@ class CoreBuffer:
     def set_deallocation_stream(self, stream):
         self._stream = stream
 
+    @property
+    def ipc_descriptor(self):
+        if not self.memory_resource.is_ipc_enabled:
+            raise RuntimeError("Memory resource is not IPC-enabled")
+        raise NotImplementedError
+
+    def __reduce__(self):
+        return CoreBuffer, (self.memory_resource, self.ipc_descriptor)
+
     def close(self, stream=None):
         resource, self.memory_resource = self.memory_resource, None
         if resource is not None:

@@ -10,6 +10,7 @@ from cuda.core import Buffer, Device, MemoryResource
 from xlogmem._base.units import bytes_in_words
 from xlogmem.allocators._opaque import OpaqueStreams
 from xlogmem.blocks import DeviceBlock
+from xlogmem.resources import DeviceMemoryResource
 from xlogmem.runtime import get_runtime
 
 __all__ = ["BlockMemoryResource", "disable", "enable", "is_on_rmm", "refuse"]
@@ -18,21 +19,38 @@ _streams = OpaqueStreams()
 _replaced: list[tuple[weakref.ref[Device], MemoryResource]] = []    # what `enable` has replaced, in any thread
 
 
+NOT_SHARED = ("xlogmem's memory is not shared between processes: it is not made for CUDA IPC. Send what is in it "
+              "through the host, or allocate from cuda.core's DeviceMemoryResource with IPC enabled, and adopt() that "
+              "memory in both processes")
+
+
 class BlockMemoryResource(MemoryResource):
-    """Device memory from the process's own runtime.
+    """Memory from the process's own runtime.
 
     Parameters
     ----------
     device_id : int
         The device.
+    resource : DeviceMemoryResource of xlogmem, optional
+        What the memory comes from, page-locked or managed memory for example: by default the runtime's own resource.
 
     Notes
     -----
-    Thread-safe.
+    Thread-safe.  Its buffers are not shared with other processes: cuda.core refuses their `ipc_descriptor`, and to
+    pickle them.
+
+    Examples
+    --------
+    >>> pinned = BlockMemoryResource(0, xlogmem.PoolMemoryResource(xlogmem.PinnedMemoryResource()))  # doctest: +SKIP
+    >>> pinned.allocate(4096, stream=stream).is_host_accessible                                     # doctest: +SKIP
+    True
     """
 
-    def __init__(self, device_id: int) -> None:
+    def __init__(self, device_id: int, resource: DeviceMemoryResource | None = None) -> None:
+        if resource is not None and not isinstance(resource, DeviceMemoryResource):
+            raise TypeError(f"resource must be a DeviceMemoryResource of xlogmem, not {type(resource).__name__}")
         self._device_id = device_id
+        self._resource = resource
         self._blocks: dict[int, DeviceBlock] = {}       # by address: what a buffer is known by in the end
 
     def allocate(self, size: int, *, stream: Any = None) -> Buffer:
@@ -53,7 +71,8 @@ class BlockMemoryResource(MemoryResource):
         if not size:
             return Buffer.from_handle(0, 0, self, stream=stream)
         runtime = get_runtime(self._device_id)
-        block = runtime.allocate(size, _streams.find(runtime, stream), tag=runtime._tag_here("cuda.core"))
+        block = runtime.allocate(size, _streams.find(runtime, stream), tag=runtime._tag_here("cuda.core"),
+                                 resource=self._resource)
         buffer = Buffer.from_handle(block.ptr, size, self, stream=stream)
         self._blocks[block.ptr] = block
         return buffer
@@ -73,15 +92,31 @@ class BlockMemoryResource(MemoryResource):
 
     @property
     def is_host_accessible(self) -> bool:
-        return False
+        return self._resource is not None and self._resource.is_host_accessible
 
     @property
     def is_managed(self) -> bool:
-        return False
+        return self._resource is not None and self._resource.is_managed
 
     @property
     def device_id(self) -> int:
         return self._device_id
+
+    @property
+    def is_ipc_enabled(self) -> bool:
+        return False
+
+    @property
+    def is_mapped(self) -> bool:
+        return False
+
+    @property
+    def allocation_handle(self) -> Any:
+        """Raises RuntimeError: there is none, as of cuda.core's own resources without IPC."""
+        raise RuntimeError(NOT_SHARED)
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"a {type(self).__name__} is not copied or pickled: {NOT_SHARED}")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} device={self._device_id}>"

@@ -183,6 +183,12 @@ cdef class ResourceAdaptor(DeviceMemoryResource):
         return self.upstream.is_device_accessible
 
     @property
+    def is_managed(self):
+        """As of the resource below."""
+        self.refuse_unmade()
+        return self.upstream.is_managed
+
+    @property
     def upstream_mr(self):
         """The RMM resource below; raises AttributeError if there is none."""
         self.refuse_unmade()

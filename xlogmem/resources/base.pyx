@@ -145,9 +145,9 @@ cdef class DeviceMemoryResource:
     order : {"stream", "host"}
         The order that a subclass declares.  ``"stream"``: memory and frees are ordered on the stream given to the call.
         ``"host"``: a free takes effect at once; the runtime waits on the host for every use before it frees.
-    is_host_accessible, is_device_accessible : bool
-        Whether the host, and the device, may access the memory, as cuda.core names it: False and True, unless a
-        subclass declares something else.
+    is_host_accessible, is_device_accessible, is_managed : bool
+        Whether the host, and the device, may access the memory, and whether the driver moves it between them, as
+        cuda.core names it: False, True and False, unless a subclass declares something else.
     context : object
         The primary context of the device; None before ``__init__``.
 
@@ -328,6 +328,11 @@ cdef class DeviceMemoryResource:
     def is_device_accessible(self):
         """True if work on the device may read and write the memory."""
         return True
+
+    @property
+    def is_managed(self):
+        """True if the driver moves the memory between the host and the devices."""
+        return False
 
     @property
     def device_id(self):

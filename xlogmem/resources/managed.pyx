@@ -63,3 +63,7 @@ cdef class ManagedMemoryResource(DeviceMemoryResource):
         self.table.allocate = allocate
         self.table.deallocate = deallocate
         self.table.trim = NULL
+
+    @property
+    def is_managed(self):
+        return True

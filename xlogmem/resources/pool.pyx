@@ -372,6 +372,11 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
         return self.upstream.is_device_accessible
 
     @property
+    def is_managed(self):
+        """As of the resource upstream."""
+        return self.upstream.is_managed
+
+    @property
     def upstream_mr(self):
         """The RMM resource below; an AttributeError where there is none."""
         return self.upstream.upstream_mr
