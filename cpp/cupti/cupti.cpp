@@ -2,6 +2,7 @@
 #include "callers.hpp"
 #include "calls.hpp"
 #include "driver.hpp"
+#include "newer.hpp"
 
 #include "engine/trace.hpp"
 #include "native/native.hpp"
@@ -191,7 +192,31 @@ void on_callback(void*, CUpti_CallbackDomain domain, CUpti_CallbackId number, co
 struct Cupti {
     decltype(&cuptiSubscribe) subscribe;
     decltype(&cuptiEnableCallback) enable;
+    newer::cuptiSubscribe_v2* subscribe_v2 = nullptr;  // where several subscribers may share CUPTI
 };
+
+// Sharing is asked for first: then another profiler may subscribe beside, or has, if it asks for that too. Where the
+// driver cannot, the check has CUPTI for itself. A process that has used one form of the call may be refused the other.
+// `other`: the name of who is in the way, where CUPTI says it.
+CUptiResult subscribe(const Cupti& cupti, CUpti_SubscriberHandle* subscriber, std::string* other) {
+    auto callback = CUpti_CallbackFunc(on_callback);
+    auto newer_form = [&](bool shared) {
+        char name[64] = "";
+        newer::CUpti_SubscriberParams wanted{};
+        wanted.structSize = sizeof wanted;
+        wanted.subscriberName = "xlogmem check";
+        wanted.oldSubscriberName = name;
+        wanted.oldSubscriberSize = sizeof name;
+        wanted.allowMultipleSubscribers = shared;
+        CUptiResult result = cupti.subscribe_v2(subscriber, callback, nullptr, &wanted);
+        if (result != CUPTI_SUCCESS) *other = std::string(name, strnlen(name, sizeof name));
+        return result;
+    };
+    if (cupti.subscribe_v2 && newer_form(true) == CUPTI_SUCCESS) return CUPTI_SUCCESS;
+    CUptiResult result = cupti.subscribe(subscriber, callback, nullptr);
+    if (cupti.subscribe_v2 && result != CUPTI_SUCCESS && newer_form(false) == CUPTI_SUCCESS) return CUPTI_SUCCESS;
+    return result;
+}
 
 std::string start(const char* path) {
     Cupti cupti;
@@ -200,10 +225,17 @@ std::string start(const char* path) {
     if (!find_symbol(library, "cuptiSubscribe", cupti.subscribe) ||
         !find_symbol(library, "cuptiEnableCallback", cupti.enable))
         return std::string(path) + " is not CUPTI";
+    CUptiResult (*get_version)(u32*) = nullptr;
+    u32 version = 0;
+    if (find_symbol(library, "cuptiGetVersion", get_version)) get_version(&version);
+    if (version >= newer::kManySubscribers) find_symbol(library, "cuptiSubscribe_v2", cupti.subscribe_v2);
     CUpti_SubscriberHandle subscriber;
-    CUptiResult result = cupti.subscribe(&subscriber, CUpti_CallbackFunc(on_callback), nullptr);
+    std::string other;
+    CUptiResult result = subscribe(cupti, &subscriber, &other);
     if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
-        return "another profiler uses CUPTI in this process, which allows one at a time: run the check without it";
+        return "another profiler uses CUPTI in this process" + (other.empty() ? other : " (" + other + ")") +
+               ": run the check without it. From CUPTI 13.3 and driver 610 on the two may share CUPTI, if the profiler "
+               "asks for that too (cuptiSubscribe_v2, allowMultipleSubscribers)";
     if (result != CUPTI_SUCCESS) return "CUPTI refuses a subscriber: its error " + std::to_string(result);
     for (CUpti_CallbackId number = 0; number < Calls::kMost; number++)
         if (calls().find(number)) cupti.enable(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, number);

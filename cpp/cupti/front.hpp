@@ -276,6 +276,10 @@ class Front {
         return found == contexts_.end() ? 0 : found->second;
     }
     const std::unordered_map<CUcontext, u32>& contexts() const { return contexts_; }
+    // A wait for a primary context is one for its green contexts. CUPTI numbers these too, and does not say of which
+    // device: for a program that has any, too much is ordered.
+    void note_green() { has_green_ = true; }
+    Clock queued_in(u64 context) { return has_green_ ? engine().queued() : engine().queued_in(context); }
 
     // An event that another process records, or a launch of a graph.
     void add_foreign_event(u64 event) { foreign_events_.insert(event); }
@@ -315,6 +319,7 @@ class Front {
     std::unordered_map<CUcontext, u32> contexts_;
     std::unordered_map<CUdevice, Primary> primary_;
     CUcontext newest_context_ = nullptr;
+    bool has_green_ = false;
     u32 newest_number_ = 0;
     std::map<std::string, u64> unseen_;
     u64 launches_ = 0, unknown_launches_ = 0;

@@ -29,8 +29,8 @@ void Call::free(u64 address) const {
         return;
     }
     bool anywhere = block && !block->context;
-    Clock queued = anywhere ? front.engine().queued() : front.engine().queued_in(context());
-    if (block && block->context) queued.join(front.engine().queued_in(block->context));
+    Clock queued = anywhere ? front.engine().queued() : front.queued_in(context());
+    if (block && block->context) queued.join(front.queued_in(block->context));
     front.engine().free_after(queued, what, address);
     wait_for(std::move(queued));
 }

@@ -43,4 +43,16 @@ struct cuCtxSynchronize_params {
     CUcontext ctx;
 };
 
+// From this version on several subscribers may share CUPTI, with drivers that can (610).
+inline constexpr u32 kManySubscribers = 130300;
+
+struct CUpti_SubscriberParams {
+    size_t structSize;
+    const char* subscriberName;
+    char* oldSubscriberName;  // of the one that is in the way; at least 64 bytes
+    size_t oldSubscriberSize;
+    u8 allowMultipleSubscribers, padding[7];
+};
+using cuptiSubscribe_v2 = CUptiResult(CUpti_SubscriberHandle*, CUpti_CallbackFunc, void*, CUpti_SubscriberParams*);
+
 }  // namespace check::newer

@@ -214,6 +214,7 @@ void release(const Call& call, CUdevice device) {
 }
 
 void add_contexts(Calls& calls) {
+    AFTER(cuGreenCtxCreate) { call.front.note_green(); });
     AFTER(cuDevicePrimaryCtxRetain) { call.front.note_primary(p.dev, *p.pctx); });
     for (auto entry : {ENTRY(cuCtxDestroy), ENTRY(cuCtxDestroy_v2)})
         calls.after<cuCtxDestroy_v2_params>(
@@ -260,15 +261,14 @@ void add_host(Calls& calls) {
     BEFORE_BOTH(cuStreamSynchronize, _ptsz) { wait_for(call, p.hStream); });
     BEFORE_BOTH(cuStreamQuery, _ptsz) { found_done(call, p.hStream); });
     AFTER_BOTH(cuStreamQuery, _ptsz) { perhaps_done(call, p.hStream); });
-    calls.before<int>(ENTRY(cuCtxSynchronize), [](const Call& call, const int&) {
-        call.wait_for(call.front.engine().queued_in(call.context()));
-    });
+    calls.before<int>(ENTRY(cuCtxSynchronize),
+                      [](const Call& call, const int&) { call.wait_for(call.front.queued_in(call.context())); });
     calls.before<newer::cuCtxSynchronize_params>(
         {"cuCtxSynchronize", newer::kCtxSynchronize}, [](const Call& call, const newer::cuCtxSynchronize_params& p) {
             // Contexts are known by the number that CUPTI gives the current context; for another context too much is
             // ordered.
             bool current = !p.ctx || p.ctx == call.data.context;
-            call.wait_for(current ? call.front.engine().queued_in(call.context()) : call.front.engine().queued());
+            call.wait_for(current ? call.front.queued_in(call.context()) : call.front.engine().queued());
         });
 }
 

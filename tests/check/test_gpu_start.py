@@ -157,6 +157,27 @@ def test_another_profiler_has_cupti(stand_in, clean_environment):
 
 @BUILD
 @COMPILER
+@pytest.mark.parametrize(("version", "shared", "older", "alone", "called", "watching"), [
+    (130200, 0, 0, 0, ["older"], True),                     # which does not share
+    (130500, 0, 0, 0, ["shared"], True),                    # a profiler may come, or is there
+    (130500, MULTIPLE_SUBSCRIBERS, 0, 0, ["shared", "older"], True),            # the driver cannot
+    (130500, MULTIPLE_SUBSCRIBERS, MULTIPLE_SUBSCRIBERS, 0, ["shared", "older", "alone"], True),
+    (130500, MULTIPLE_SUBSCRIBERS, MULTIPLE_SUBSCRIBERS, MULTIPLE_SUBSCRIBERS, ["shared", "older", "alone"], False),
+])
+def test_a_profiler_may_share_cupti(stand_in, clean_environment, tmp_path, version, shared, older, alone, called,
+                                    watching):
+    log = tmp_path / "log"
+    found = started(stand_in, environment=clean_environment | {
+        "XLOGMEM_CHECK_CUPTI": stand_in, "CUPTI_VERSION": str(version), "CUPTI_SHARED": str(shared),
+        "CUPTI_RESULT": str(older), "CUPTI_ALONE": str(alone), "CUPTI_LOG": str(log),
+        "CUPTI_OTHER": "CUPTI for Kineto"})
+    assert log.read_text().split() == called
+    assert (found["after"][0], found["enabled"] > 200) == (watching, watching)
+    assert ("another profiler uses CUPTI in this process (CUPTI for Kineto)" in found["after"][1]) == (not watching)
+
+
+@BUILD
+@COMPILER
 def test_cupti_refuses(stand_in, clean_environment):
     found = started(stand_in, environment=clean_environment | {"XLOGMEM_CHECK_CUPTI": stand_in, "CUPTI_RESULT": "7"})
     assert found["after"] == [0, "CUPTI refuses a subscriber: its error 7", 0]

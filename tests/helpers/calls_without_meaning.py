@@ -17,7 +17,7 @@ WITHOUT_MEANING = {
         r"cuUserObject\w+", r"cuGraph(Retain|Release)UserObject", r"cuTensorMap\w+", r"cuDevResource\w+",
         r"cuDevSmResource\w+", r"cuCtxResetPersistingL2Cache", r"cuFlushGPUDirectRDMAWrites", r"cuNNSetAllocator"),
     "contexts: streams, events and memory are known by their own handles": (
-        r"cuCtx(Create|Attach|Detach|PushCurrent|PopCurrent|FromGreenCtx)", r"cuGreenCtx(Create|Destroy)",
+        r"cuCtx(Create|Attach|Detach|PushCurrent|PopCurrent|FromGreenCtx)", r"cuGreenCtxDestroy",
         r"cuCtx(En|Dis)ablePeerAccess", r"cuMemPeer\w+", r"cuCheckpoint\w+"),
     "code: kernels are known when they are launched": (
         r"cuModule(Load\w*)", r"cuLibraryLoad\w+", r"cuLink\w+", r"cuCompilePtx", r"cuBinaryFree", r"cuFuncLoad"),

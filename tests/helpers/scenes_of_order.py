@@ -93,6 +93,18 @@ def own_streams_end_with_their_thread(p: Program, repaired: bool) -> None:
     p.in_thread(lambda: p.fill(X, OWN))
 
 
+@scene("certain write/write")
+def a_wait_for_a_primary_context_is_one_for_its_green_contexts(p: Program, repaired: bool) -> None:
+    if repaired:
+        p.call("cuGreenCtxCreate", phCtx=out(0x9000))
+    p.context = 2                                       # as CUPTI numbers the green one
+    p.call("cuStreamCreate", phStream=out(C), Flags=1)
+    p.fill(X, C)
+    p.context = 1
+    p.call("cuCtxSynchronize")
+    p.fill(X, A)
+
+
 @scene("certain dead-stream")
 def a_destroyed_stream(p: Program, repaired: bool) -> None:
     if not repaired:
