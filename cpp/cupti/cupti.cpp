@@ -195,7 +195,7 @@ struct Cupti {
     newer::cuptiSubscribe_v2* subscribe_v2 = nullptr;  // where several subscribers may share CUPTI
 };
 
-// Sharing is asked for first: then another profiler may subscribe beside, or has, if it asks for that too. Where the
+// Sharing is requested first: then another profiler may subscribe beside, or has, if it requests that too. Where the
 // driver cannot, the check has CUPTI for itself. A process that has used one form of the call may be refused the other.
 // `other`: the name of who is in the way, where CUPTI says it.
 CUptiResult subscribe(const Cupti& cupti, CUpti_SubscriberHandle* subscriber, std::string* other) {
@@ -235,7 +235,7 @@ std::string start(const char* path) {
     if (result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED)
         return "another profiler uses CUPTI in this process" + (other.empty() ? other : " (" + other + ")") +
                ": run the check without it. From CUPTI 13.3 and driver 610 on the two may share CUPTI, if the profiler "
-               "asks for that too (cuptiSubscribe_v2, allowMultipleSubscribers)";
+               "requests it too (cuptiSubscribe_v2, allowMultipleSubscribers)";
     if (result != CUPTI_SUCCESS) return "CUPTI refuses a subscriber: its error " + std::to_string(result);
     for (CUpti_CallbackId number = 0; number < Calls::kMost; number++)
         if (calls().find(number)) cupti.enable(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, number);

@@ -149,3 +149,49 @@ EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool handle) {
         return CUDA_SUCCESS;
     });
 }
+
+// CUDA 13's form: pools by their place and by what they hand out. Those of the host and managed ones are not simulated.
+namespace {
+
+CUresult find_device(const CUmemLocation* place, CUmemAllocationType type, CUdevice* device) {
+    constexpr int managed = 2;  // CU_MEM_ALLOCATION_TYPE_MANAGED
+    if (!place || (type != CU_MEM_ALLOCATION_TYPE_PINNED && int(type) != managed)) return CUDA_ERROR_INVALID_VALUE;
+    bool host = place->type == CU_MEM_LOCATION_TYPE_HOST || place->type == CU_MEM_LOCATION_TYPE_HOST_NUMA;
+    if (int(type) == managed || host) return CUDA_ERROR_NOT_SUPPORTED;
+    if (place->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    *device = place->id;
+    return check_device(place->id);
+}
+
+}  // namespace
+
+EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool* handle, CUmemLocation* place, CUmemAllocationType type) {
+    return api_call(CALL("cuMemGetDefaultMemPool"), [&](Lock&) -> CUresult {
+        CUdevice device;
+        if (!handle) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_device(place, type, &device));
+        *handle = handle_of(&memory().devices[std::size_t(device)].default_pool);
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuMemGetMemPool(CUmemoryPool* handle, CUmemLocation* place, CUmemAllocationType type) {
+    return api_call(CALL("cuMemGetMemPool"), [&](Lock&) -> CUresult {
+        CUdevice device;
+        if (!handle) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_device(place, type, &device));
+        *handle = handle_of(memory().devices[std::size_t(device)].current_pool);
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuMemSetMemPool(CUmemLocation* place, CUmemAllocationType type, CUmemoryPool handle) {
+    return api_call(CALL("cuMemSetMemPool"), [&](Lock&) -> CUresult {
+        CUdevice device;
+        Pool* pool = memory().pools.get(handle);
+        REFUSE_IF(find_device(place, type, &device));
+        if (!pool || pool->device != device) return CUDA_ERROR_INVALID_VALUE;
+        memory().devices[std::size_t(device)].current_pool = pool;
+        return CUDA_SUCCESS;
+    });
+}

@@ -26,6 +26,9 @@ EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr*, CUdeviceptr*, size_t*, size_
 EXPORT CUresult cuMemcpy3DBatchAsync_v2(size_t, CUDA_MEMCPY3D_BATCH_OP*, unsigned long long, CUstream);
 EXPORT CUresult cuMemcpyWithAttributesAsync(CUdeviceptr, CUdeviceptr, size_t, CUmemcpyAttributes*, CUstream);
 EXPORT CUresult cuMemcpy3DWithAttributesAsync(CUDA_MEMCPY3D_BATCH_OP*, unsigned long long, CUstream);
+EXPORT CUresult cuMemGetDefaultMemPool(CUmemoryPool*, CUmemLocation*, CUmemAllocationType);
+EXPORT CUresult cuMemGetMemPool(CUmemoryPool*, CUmemLocation*, CUmemAllocationType);
+EXPORT CUresult cuMemSetMemPool(CUmemLocation*, CUmemAllocationType, CUmemoryPool);
 EXPORT CUresult cuGetProcAddress(const char*, void**, int, cuuint64_t);
 EXPORT CUresult cuProfilerStart();  // of cudaProfiler.h
 EXPORT CUresult cuProfilerStop();
@@ -83,6 +86,9 @@ const Symbol kSymbols[] = {
     PLAIN(cuDeviceGetP2PAttribute, 8000, cuDeviceGetP2PAttribute),
     PLAIN(cuDeviceGetAttribute, 2000, cuDeviceGetAttribute),
     PLAIN(cuDeviceGetDefaultMemPool, 11020, cuDeviceGetDefaultMemPool),
+    PLAIN(cuMemGetDefaultMemPool, 13000, cuMemGetDefaultMemPool),
+    PLAIN(cuMemGetMemPool, 13000, cuMemGetMemPool),
+    PLAIN(cuMemSetMemPool, 13000, cuMemSetMemPool),
     PLAIN(cuDeviceGetMemPool, 11020, cuDeviceGetMemPool),
     PLAIN(cuDeviceSetMemPool, 11020, cuDeviceSetMemPool),
     PLAIN(cuDevicePrimaryCtxRetain, 7000, cuDevicePrimaryCtxRetain),

@@ -87,7 +87,7 @@ def test_any_resource_may_be_one_of_cuda_core(device, x, made, on_host, managed)
 
 
 def test_its_memory_is_not_shared_between_processes(device, x):
-    """What cuda.core asks its resources about IPC is answered; the rest is refused by name."""
+    """What cuda.core queries of its resources about IPC is answered; the rest is refused by name."""
     resource = device.memory_resource
     buffer = device.allocate(512, stream=ForeignStream())
     assert (resource.is_ipc_enabled, resource.is_mapped) == (False, False)

@@ -46,6 +46,25 @@ def test_a_code_that_cuda_does_not_have_has_neither(simulator):
         assert text.value is None
 
 
+def test_the_texts_are_those_of_the_newest_runtime(simulator):
+    """NVIDIA's runtime has the driver's texts, of the codes that it knows."""
+    try:
+        wheel = distribution("nvidia-cuda-runtime")
+    except PackageNotFoundError:
+        pytest.skip("NVIDIA's runtime of CUDA 13 is not installed")
+    if tuple(map(int, wheel.version.split(".")[:2])) != NEWEST_TABLE:
+        pytest.skip(f"NVIDIA's runtime is {wheel.version}")
+    runtime = next(Path(wheel.locate_file(file)) for file in wheel.files or () if file.name == "libcudart.so.13")
+    library, text = ctypes.CDLL("libcuda.so.1"), ctypes.c_char_p()
+    theirs = eval(python("-c", NAMES, str(runtime)).stdout.splitlines()[1])         # of -1, 0, 1 ...
+    known = [code for code in range(1000) if not library.cuGetErrorString(code, ctypes.byref(text))]
+    compared = {code: theirs[code + 1] for code in known if theirs[code + 1] != b"unrecognized error code"}
+    for code, wanted in compared.items():
+        library.cuGetErrorString(code, ctypes.byref(text))
+        assert (code, text.value) == (code, wanted)
+    assert len(compared) > 95
+
+
 def test_the_simulated_runtime_writes_what_nvidias_runtime_writes():
     try:
         wheel = distribution("nvidia-cuda-runtime-cu12")

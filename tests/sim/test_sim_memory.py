@@ -109,12 +109,16 @@ def test_bad_addresses(simulator):
     assert code(driver.cuMemFreeAsync(p, a)) == INVALID_VALUE
 
 
-def test_pools(simulator):
+def make_pool():
     properties = driver.CUmemPoolProps()
     properties.allocType = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
     properties.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
     properties.location.id = 0
-    pool = ok(driver.cuMemPoolCreate(properties))
+    return ok(driver.cuMemPoolCreate(properties))
+
+
+def test_pools(simulator):
+    pool = make_pool()
     names = driver.CUmemPool_attribute
 
     def read(what):
@@ -335,3 +339,36 @@ def test_copies_of_columns_side_by_side_do_not_meet(simulator):
     ok(driver.cuCtxSynchronize())
     free(p, a)
     free(q, a)
+
+
+class Location(ctypes.Structure):
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+PINNED, MANAGED, ON_DEVICE, ON_HOST = 1, 2, 1, 2
+
+
+def test_pools_by_their_place(simulator):
+    """CUDA 13's form, which older bindings do not have."""
+    library, found = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+
+    def call(name, place, kind=PINNED):
+        return getattr(library, name)(ctypes.byref(found), ctypes.byref(place), kind)
+
+    first, second, host = Location(ON_DEVICE, 0), Location(ON_DEVICE, 1), Location(ON_HOST, 0)
+    for name in ("cuMemGetDefaultMemPool", "cuMemGetMemPool"):
+        for place in (first, second):
+            assert call(name, place) == 0
+            assert found.value == int(ok(driver.cuDeviceGetDefaultMemPool(place.id)))
+        assert call(name, host) == call(name, first, MANAGED) == 801            # not simulated
+        assert call(name, Location(ON_DEVICE, 99)) == 101
+        assert call(name, Location(77, 0)) == call(name, first, 77) == 1
+    made = make_pool()
+    assert library.cuMemSetMemPool(ctypes.byref(second), PINNED, ctypes.c_void_p(int(made))) == 1
+    assert library.cuMemSetMemPool(ctypes.byref(first), PINNED, ctypes.c_void_p(int(made))) == 0
+    assert call("cuMemGetMemPool", first) == 0
+    assert found.value == int(made) == int(ok(driver.cuDeviceGetMemPool(0)))
+    assert call("cuMemGetDefaultMemPool", first) == 0
+    assert found.value != int(made)
+    ok(driver.cuMemPoolDestroy(made))
+    assert found.value == int(ok(driver.cuDeviceGetMemPool(0)))

@@ -138,7 +138,7 @@ green.destroy()
 try:
     block.free(g)
 except xlogmem.DriverError as error:
-    print(error.code, error.name, "detached" in str(error))
+    print(error.code, error.name, "green context" in str(error))
 runtime.unregister_stream(g)
 g.destroy()
 block.free()
