@@ -374,6 +374,28 @@ gc.collect()
 runtime.reap_pending()
 assert runtime.live_bytes == 0, runtime.live_bytes
 """
+GREEN = HEAD + """
+xlogmem.enable("cuda.core")
+from cuda.core import ContextOptions, Device, SMResourceOptions
+device = Device()
+device.set_current()
+(part,), _ = device.resources.sm.split(SMResourceOptions(count=16))
+context = device.create_context(ContextOptions(resources=[part]))
+a, b = context.create_stream(), device.create_stream()
+x = device.allocate(64, stream=a)
+x.fill(1, stream=a)                                                                 # the first
+with use(b, read_write=int(x.handle)):
+    x.fill(2, stream=b)                                                             # the second
+former = device.set_current(context)
+y = device.allocate(64, stream=a)
+with use(a, write=int(y.handle)):
+    y.fill(3, stream=a)
+y.close()
+device.set_current()
+x.close()
+xlogmem.get_runtime().reap_pending()
+assert xlogmem.get_runtime().live_bytes == 0
+"""
 ON_RMM = """
 import xlogmem
 from xlogmem import sim
@@ -406,6 +428,7 @@ PROGRAMS = [
     pytest.param(CUPY_PINNED_FREED, "read/reuse", id="cupy-pinned-freed", marks=needs("cupy")),
     pytest.param(NUMBA, "write/read", id="numba", marks=needs("numba_cuda", "nvidia.cuda_nvcc")),
     pytest.param(CORE, "write/read", id="cuda.core", marks=needs("cuda.core", "nvidia.cuda_nvrtc")),
+    pytest.param(GREEN, "write/write", id="cuda.core-green", marks=needs("cuda.core")),
 ]
 
 

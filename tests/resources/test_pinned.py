@@ -44,6 +44,7 @@ def test_who_may_access_the_memory_is_passed_on():
         for stack in (resource, StatisticsResourceAdaptor(resource), LimitingResourceAdaptor(resource, "1GiB"),
                       PoolMemoryResource(resource), StatisticsResourceAdaptor(PoolMemoryResource(resource))):
             assert (stack.is_host_accessible, stack.is_device_accessible) == (host, device), stack
+            assert stack.is_managed == isinstance(resource, ManagedMemoryResource), stack
     assert GuardResourceAdaptor(ManagedMemoryResource()).is_host_accessible
     assert DeviceRuntime(resource=PinnedMemoryResource()).allocate(64).resource.is_host_accessible
 
