@@ -35,6 +35,7 @@ include "loops/programs.pxi"    # `Allocator.program`: allocate, free, launch, s
 include "loops/allocators.pxi"  # allocators as C++ calls them, and pairs of allocate and free
 include "loops/uses.pxi"        # uses of blocks, through the C table
 include "loops/graphs.pxi"      # launches of a graph, through the C table
+include "loops/exchange.pxi"    # DLPack between functions in C
 include "loops/native_use.pxi"  # a use through the C table, for random programs
 include "loops/empty.pxi"       # an empty context manager, the yardstick of `use`
 include "loops/scheme.pxi"      # baselines: one event per use, driver calls by hand

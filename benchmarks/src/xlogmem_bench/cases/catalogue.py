@@ -11,6 +11,7 @@ from xlogmem_bench.cases.allocate import allocate_and_free, in_threads
 from xlogmem_bench.cases.awaiting import awaited
 from xlogmem_bench.cases.columns import in_columns
 from xlogmem_bench.cases.enabled import through_enabled
+from xlogmem_bench.cases.exchange import described, exported, imported, queried
 from xlogmem_bench.cases.frees import freed_after_reads
 from xlogmem_bench.cases.graphs import handed_over_inside, launched, launched_natively
 from xlogmem_bench.cases.host import accessed_by_host, pinned_pairs
@@ -32,7 +33,7 @@ __all__ = ["FAMILIES", "all_cases"]
 ALLOCATING = ("RMM", "CuPy", "PyTorch", "cuda.core")
 FAMILIES: dict[str, tuple[str, ...]] = {
     "allocate": ALLOCATING, "use": ("CuPy", "PyTorch", "cuda.core", "CUDASTF"), "free": ("PyTorch",), "lookup": (),
-    "graph": (), "host": ALLOCATING, "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",),
+    "graph": (), "exchange": ("CuPy", "PyTorch", "cuda.core"), "host": ALLOCATING, "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",),
     "enabled": (*ALLOCATING, "Numba"), "pylibcudf": ("RMM", "pylibcudf")}
 SIZES = {256: "256 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB", 64 * MIB: "64 MiB"}
 
@@ -45,7 +46,7 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> tuple[Case, ..
     if (scale, log_files) not in _listed:
         _listed[scale, log_files] = (
             *allocate_cases(scale), *fragmented_cases(scale), *use_cases(), *free_cases(), *lookup_cases(scale),
-            *graph_cases(), *host_cases(scale), *replay_cases(scale, log_files), *random_allocation_cases(scale),
+            *graph_cases(), *exchange_cases(), *host_cases(scale), *replay_cases(scale, log_files), *random_allocation_cases(scale),
             *multi_stream_cases(), *rmm_cases(scale), *adaptor_cases(), *enabled_cases(scale), *pylibcudf_cases())
     return _listed[scale, log_files]
 
@@ -114,6 +115,13 @@ def graph_cases() -> Iterator[Case]:
         yield Case(f"graph/launch from C++, {name}", "graph", "native launch", launched_natively(blocks),
                    {"blocks": blocks}, quick=blocks == 16)
     yield Case("graph/hand-over in a capture", "graph", "round of two nodes", handed_over_inside(), quick=True)
+
+
+def exchange_cases() -> Iterator[Case]:
+    yield Case("exchange/export", "exchange", "tensor made and deleted", exported(), quick=True)
+    yield Case("exchange/description", "exchange", "tensor described", described())
+    yield Case("exchange/stream", "exchange", "stream queried", queried())
+    yield Case("exchange/import", "exchange", "array imported and dropped", imported(), quick=True)
 
 
 def host_cases(scale: int) -> Iterator[Case]:

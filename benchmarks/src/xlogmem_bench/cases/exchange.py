@@ -1,0 +1,124 @@
+"""Arrays between libraries by DLPack: exports, what a called library looks up, and imports.
+
+From C++ a library uses the table that the type of the array has (`__dlpack_c_exchange_api__`), from Python its methods.
+Buffers are exported inside of a `use` that names them, as a program calls such a library.
+"""
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+import xlogmem
+from xlogmem.interop.devices import DeviceState
+from xlogmem.sim.kernels import check
+from xlogmem_bench import _loops
+from xlogmem_bench.allocators import CPP, OURS, PEER, PYTHON
+from xlogmem_bench.cases.model import Build, Candidate, timed
+from xlogmem_bench.world import Failed, World, unless_failed
+
+__all__ = ["described", "exported", "imported", "queried"]
+
+SHAPE = (8, 32)
+MOST = 10_000                               # calls between two uses
+NOTE = "nothing orders a use elsewhere, and nothing holds the memory against a free"
+
+
+class Ours:
+    """A buffer of a runtime of its own, and a stream on which it is used."""
+
+    def __init__(self) -> None:
+        self.state = DeviceState(xlogmem.DeviceRuntime())
+        self.stream = self.state.runtime.acquire_stream()
+        self.buffer = self.state.full(SHAPE, 1.0, "float32", self.stream)
+        self.loop = _loops.Exchanges(self.buffer)
+
+    def inside(self, run: Callable[[int], float], calls: int) -> float:
+        """Run inside of a use of the buffer."""
+        with xlogmem.use(self.stream, read_write=self.buffer):
+            return run(calls)
+
+
+def exported() -> Build:
+    def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
+        ours = Ours()
+        yield Candidate("xlogmem", CPP, OURS, partial(ours.inside, ours.loop.exported), most=MOST)
+        capsule = partial(ours.buffer.__dlpack__, stream=ours.stream.handle, max_version=(1, 0))
+        yield Candidate("xlogmem", PYTHON, OURS, timed(capsule), "by __dlpack__, outside of a use", MOST)
+        for name, array, arguments in arrays_of_others(world, stack, failed):
+            if has_exchange(array):
+                yield Candidate(name, CPP, PEER, _loops.Exchanges(array).exported, NOTE, MOST)
+            yield Candidate(name, PYTHON, PEER, timed(partial(array.__dlpack__, **arguments)), f"by __dlpack__; {NOTE}",
+                            MOST)
+
+    return build
+
+
+def described() -> Build:
+    """Where a library needs the address and the shape for the time of a call alone."""
+    def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
+        ours = Ours()
+        yield Candidate("xlogmem", CPP, OURS, partial(ours.inside, ours.loop.described), most=MOST)
+        for name, array, _ in arrays_of_others(world, stack, failed):
+            if has_exchange(array):
+                yield Candidate(name, CPP, PEER, _loops.Exchanges(array).described)
+
+    return build
+
+
+def queried() -> Build:
+    """The stream on which a called library works: the current stream of the others, the stream of the use."""
+    def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
+        ours = Ours()
+        yield Candidate("xlogmem", CPP, OURS, partial(ours.inside, ours.loop.streams), most=MOST)
+        for name, array, _ in arrays_of_others(world, stack, failed):
+            if has_exchange(array):
+                yield Candidate(name, CPP, PEER, _loops.Exchanges(array).streams)
+
+    return build
+
+
+def imported() -> Build:
+    """An array of each library, imported here, and by each of the others."""
+    def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
+        ours = Ours()
+        arrays = {name: array for name, array, _ in arrays_of_others(world, stack, failed)}
+        for producer, array in arrays.items():
+            if producer != "cuda.core":                 # the stream of its work is not known
+                here = partial(xlogmem.from_dlpack, array, state=ours.state)
+                yield Candidate(f"xlogmem, of {producer}", PYTHON, OURS, timed(here), most=MOST)
+        for consumer, function in {"CuPy": "from_dlpack", "PyTorch": "from_dlpack"}.items():
+            for producer, array in arrays.items():
+                if consumer in arrays and producer not in (consumer, "cuda.core"):
+                    take = partial(getattr(world.modules[consumer], function), array)
+                    yield Candidate(f"{consumer}, of {producer}", PYTHON, PEER, timed(take), NOTE, MOST)
+
+    return build
+
+
+def arrays_of_others(world: World, stack: ExitStack, failed: Failed) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """The name of each library, an array of it, and what its `__dlpack__` needs."""
+    for name, make in (("CuPy", of_cupy), ("PyTorch", of_torch), ("cuda.core", of_core)):
+        if name in world.modules:
+            yield from unless_failed(name, make(world, stack), failed)
+
+
+def of_cupy(world: World, stack: ExitStack) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    yield "CuPy", world.modules["CuPy"].ones(SHAPE, "float32"), {}
+
+
+def of_torch(world: World, stack: ExitStack) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    yield "PyTorch", world.modules["PyTorch"].ones(SHAPE, device="cuda"), {}
+
+
+def of_core(world: World, stack: ExitStack) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    memory = int(check(cuda.cuMemAlloc(1024)))
+    stack.callback(cuda.cuMemFree, memory)
+    yield "cuda.core", world.modules["cuda.core"].Buffer.from_handle(memory, 1024), {"stream": -1}
+
+
+def has_exchange(array: Any) -> bool:
+    return hasattr(type(array), "__dlpack_c_exchange_api__")
