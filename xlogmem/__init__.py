@@ -31,6 +31,7 @@ from xlogmem.errors import (
     UnknownBufferError,
     UnknownDeviceError,
     UnknownNodeError,
+    UntestedReleaseWarning,
     UseAfterFreeError,
     XlogmemError,
 )
@@ -131,6 +132,7 @@ __all__ = [
     "UnknownBufferError",
     "UnknownDeviceError",
     "UnknownNodeError",
+    "UntestedReleaseWarning",
     "UseAfterFreeError",
     "Watch",
     "XlogmemError",

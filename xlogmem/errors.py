@@ -26,6 +26,7 @@ __all__ = [
     "UnknownBufferError",
     "UnknownDeviceError",
     "UnknownNodeError",
+    "UntestedReleaseWarning",
     "UseAfterFreeError",
     "XlogmemError",
 ]
@@ -203,4 +204,11 @@ class BlockingStreamWarning(UserWarning):
 
     Work on the two is ordered implicitly, which hides missing waits and serialises what could overlap.  Create streams
     as non-blocking.
+    """
+
+
+class UntestedReleaseWarning(UserWarning):
+    """A library is newer than the releases with which this version of xlogmem was tested.
+
+    `xlogmem.rmm` warns once, when it is imported beside a newer RMM.
     """

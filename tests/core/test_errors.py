@@ -60,7 +60,7 @@ MADE = [
     errors.MemoryCorruptionError(["an overrun"]), errors.MemoryGuardWarning("an overrun"),
     StreamMisuseError("why"), StaleBufferError("context lost"), UseAfterFreeError(37), UseAfterFreeError(37, "freed"),
     errors.TokenError("which"), errors.UnknownNodeError("where"), errors.UnknownDeviceError("none"),
-    errors.UnknownBufferError("gone"), BlockingStreamWarning("blocking"),
+    errors.UnknownBufferError("gone"), BlockingStreamWarning("blocking"), errors.UntestedReleaseWarning("newer"),
 ]
 
 

@@ -17,6 +17,7 @@ __all__ = ["WARNING", "logger", "warn"]
 
 WARNING = 30                                # as in logging
 PACKAGE = join(dirname(dirname(__file__)), "")
+IMPORTS = "<frozen importlib._bootstrap"    # whose frames `warnings` does not count
 
 
 def logger() -> logging.Logger:
@@ -31,6 +32,7 @@ def warn(message: str, category: type[Warning]) -> None:
     fixed `stacklevel` is right for them and for functions of Python's."""
     frame: FrameType | None = sys._getframe()           # this function's
     level = 1
-    while frame is not None and frame.f_code.co_filename.startswith(PACKAGE):
-        frame, level = frame.f_back, level + 1          # a thread of C++'s has no frame of the program's
+    while frame is not None and (name := frame.f_code.co_filename).startswith((PACKAGE, IMPORTS)):
+        level += name.startswith(PACKAGE)
+        frame = frame.f_back                            # a thread of C++'s has no frame of the program's
     warnings.warn(message, category, stacklevel=level)

@@ -5,7 +5,8 @@
     with xlogmem.use(stream, read=buffer): ...
 
 The core never imports rmm; this package does, when it is imported itself.  The compiled half (``_binding``) subclasses
-RMM's classes, whose layout changes between releases without any check at run time, so RMM's version is checked first.
+RMM's classes, whose layout changes between releases without any check at run time, so RMM's version is checked first:
+older than `OLDEST` is refused, newer than `NEWEST` is warned of, and from `REFUSED` on each is refused again.
 """
 from __future__ import annotations
 
@@ -16,23 +17,31 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, SupportsIndex
 
+from xlogmem._base.log import warn
+from xlogmem.errors import UntestedReleaseWarning
+
 OLDEST, NEWEST = (26, 6), (26, 10)          # releases that the binding was tested with
+REFUSED = (27, 2)                           # of newer ones, the first without a warning, but an error
 
 
 def checked_release() -> tuple[int, ...]:
-    """RMM's release, if the binding works with it."""
+    """RMM's release, if the binding works with it, as far as is known."""
     try:
         import rmm
     except ImportError as error:
         raise ImportError('xlogmem.rmm needs RMM: pip install "rmm-cu12==26.10.*", or rmm-cu13') from error
     release = tuple(int(part) for part in rmm.__version__.split(".")[:2])
-    if not OLDEST <= release <= NEWEST:
-        tested = " to ".join(f"{year}.{month:02}" for year, month in (OLDEST, NEWEST))
+    tested = " to ".join(f"{year}.{month:02}" for year, month in (OLDEST, NEWEST))
+    if not OLDEST <= release < REFUSED:
         raise ImportError(f"xlogmem.rmm works with RMM {tested}, but RMM {rmm.__version__} is installed: install one "
                           "of these, or another version of xlogmem")
     if find_spec("xlogmem.rmm._binding") is None:
         raise ImportError("this xlogmem was built without the RMM binding: let pip build it, or install librmm and rmm "
                           "26.10 where it is built")
+    if release > NEWEST:
+        warn(f"xlogmem.rmm was tested with RMM {tested}, and RMM {rmm.__version__} is installed, which is newer. If "
+             'something fails, install one of these (pip install "rmm-cu12==26.10.*", or rmm-cu13) or a newer xlogmem. '
+             "Filter xlogmem.UntestedReleaseWarning to silence this", UntestedReleaseWarning)
     return release
 
 
