@@ -9,9 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from parts_of_build import COMPILING, SETUP, part
 
-SETUP = Path(__file__).parents[2] / "setup.py"
-COMPILING = SETUP.with_name("compiling.py")
 pytestmark = pytest.mark.skipif(not SETUP.exists(), reason="no setup.py here")
 
 
@@ -29,14 +28,6 @@ class BuildExt:
         BuildExt.compiled.append(self.force)
         if BuildExt.fails:
             raise KeyboardInterrupt
-
-
-def part(name: str, **names: object) -> dict[str, object]:
-    """The names of compiling.py of which one is this class or function; the others have stand-ins."""
-    tree = ast.parse(COMPILING.read_text())
-    (found,) = (node for node in tree.body if getattr(node, "name", "") == name)
-    exec(compile(ast.Module([found], []), str(COMPILING), "exec"), names)
-    return names
 
 
 @pytest.fixture
@@ -120,15 +111,9 @@ def test_the_longest_comes_first(tmp_path):
 @pytest.fixture
 def check_on_gpus():
     """What is built for the check on a GPU, where these folders have the headers."""
-    tree = ast.parse(SETUP.read_text())
-    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "check_on_gpus")
-    program = compile(ast.Module([function], []), str(SETUP), "exec")
-
     def build(folders: dict[str, str]) -> list[list[str]]:
-        names = {"folder_of": lambda header, *wheels: folders.get(header), "INCLUDE": "cuda", "ENGINE": ("engine",),
-                 "library": lambda name, sources, include_dirs, *arguments: include_dirs, "sys": sys,
-                 "Extension": object}
-        exec(program, names)
+        names = part("check_on_gpus", SETUP, folder_of=lambda header, *wheels: folders.get(header), INCLUDE="cuda",
+                     library=lambda name, sources, include_dirs, *arguments: include_dirs, sys=sys, Extension=object)
         return names["check_on_gpus"]()
 
     return build
