@@ -3,15 +3,19 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+# The folder of a compiler's wheel for CUDA 12, and its wheel for CUDA 13, where all have one folder.
+COMPILERS = {"nvidia.cuda_nvrtc": "nvidia-cuda-nvrtc", "nvidia.cuda_nvcc": "nvidia-nvvm"}
+
 
 def needs(library: str, *wheels: str) -> pytest.MarkDecorator:
     """NVIDIA's compilers come in wheels of their own, which need no GPU."""
-    here = all(found(name) for name in (library, *wheels))
+    here = found(library) and all(found(name) or is_installed(COMPILERS.get(name, name)) for name in wheels)
     return pytest.mark.skipif(not here, reason=f"needs a checked library: {library}")
 
 
@@ -19,6 +23,13 @@ def found(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
+        return False
+
+
+def is_installed(wheel: str) -> bool:
+    try:
+        return bool(distribution(wheel))
+    except PackageNotFoundError:
         return False
 
 
