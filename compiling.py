@@ -57,7 +57,7 @@ MACROS = [("XLOGMEM_BUILD_NAME", f'"{build}"'), *BUILDS[build]["macros"]]
 
 
 def cuda_include() -> str:
-    """The folder of cuda.h, and of cudaProfiler.h, which some wheels of CUDA 13 lack.
+    """The folder of cuda.h, and of cudaProfiler.h, which has a wheel of its own since CUDA 13.
 
     It must not be older than the cuda-bindings of the build.  Under pip's build isolation the wheels' metadata names
     the right one, where a search of site-packages may find the header of another package; conda environments and others
@@ -77,8 +77,8 @@ def cuda_include() -> str:
     for header in found:
         if header.exists() and header.with_name("cudaProfiler.h").exists():
             return str(header.resolve().parent)
-    raise SystemExit(f"cuda.h and cudaProfiler.h were not found: install the newest {runtime}, or set CUDA_HOME to a "
-                     "CUDA toolkit")
+    raise SystemExit(f"cuda.h and cudaProfiler.h were not found: install {runtime} (and with CUDA 13 "
+                     "nvidia-cuda-profiler-api), or set CUDA_HOME to a CUDA toolkit")
 
 
 INCLUDE = cuda_include()
