@@ -3,21 +3,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from children import variables
+from gil import bindings_without_gil
 from native_calls import compile_module
 from places import HELPERS
 
 from xlogmem import _driver
 
-# In these each call of the driver takes the GIL, whatever xlogmem does: a thread that wants it is ended at the exit.
-WITH_GIL = {"12.9.2", "13.0.0", "13.0.1"}
-
-pytestmark = [pytest.mark.simulator, pytest.mark.skipif(
-    version("cuda-bindings") in WITH_GIL, reason=f"calls of cuda-bindings {version('cuda-bindings')} take the GIL")]
+pytestmark = [pytest.mark.simulator, bindings_without_gil]       # a thread that wants it is ended at the exit
 EXITS = 25 if _driver.BUILD == "release" else 5         # of each test; builds with checks are slow
 
 PROGRAM = """

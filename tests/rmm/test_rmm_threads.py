@@ -8,6 +8,7 @@ import time
 
 import pytest
 from foreign_streams import ForeignStream
+from gil import bindings_without_gil
 from rmm_if_installed import RuntimeMemoryResource, Stream, _binding, needs_rmm, rmm, runtime_resource
 from xlogmem_bench._loops import Allocator
 
@@ -17,6 +18,7 @@ pytestmark = needs_rmm
 
 
 @pytest.mark.simulator
+@bindings_without_gil
 @pytest.mark.parametrize("kind", ["ours", "callback"])
 def test_allocations_in_cpp_need_no_gil(kind):
     """The main thread keeps the GIL and watches: ours goes on, callbacks (the twin) do not."""
