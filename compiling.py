@@ -57,13 +57,15 @@ MACROS = [("XLOGMEM_BUILD_NAME", f'"{build}"'), *BUILDS[build]["macros"]]
 
 
 def cuda_include() -> str:
-    """The folder of cuda.h, and of cudaProfiler.h, which has a wheel of its own since CUDA 13.
+    """The folder of cuda.h, and of cudaProfiler.h where cuda-bindings includes it, as 12.9.5 and 13.0 do.
 
     It must not be older than the cuda-bindings of the build.  Under pip's build isolation the wheels' metadata names
     the right one, where a search of site-packages may find the header of another package; conda environments and others
     have it under their prefix or in the toolkit.
     """
     runtime = "nvidia-cuda-runtime-cu12" if version("cuda-bindings").startswith("12.") else "nvidia-cuda-runtime"
+    declared = Path(str(distribution("cuda-bindings").locate_file("cuda/bindings/cydriver.pxd")))
+    profiler = declared.exists() and "cudaProfiler.h" in declared.read_text()
     try:
         wheel = distribution(runtime)
         found = [Path(wheel.locate_file(file)) for file in wheel.files or () if file.name == "cuda.h"]
@@ -75,10 +77,11 @@ def cuda_include() -> str:
                 "targets/x86_64-linux/include", "targets/sbsa-linux/include", "include")]
     found.append(Path("/usr/local/cuda/include/cuda.h"))
     for header in found:
-        if header.exists() and header.with_name("cudaProfiler.h").exists():
+        if header.exists() and (not profiler or header.with_name("cudaProfiler.h").exists()):
             return str(header.resolve().parent)
-    raise SystemExit(f"cuda.h and cudaProfiler.h were not found: install {runtime} (and with CUDA 13 "
-                     "nvidia-cuda-profiler-api), or set CUDA_HOME to a CUDA toolkit")
+    what = "cuda.h and cudaProfiler.h were" if profiler else "cuda.h was"
+    raise SystemExit(f"{what} not found: install the newest cuda-bindings and {runtime}, or set CUDA_HOME to a CUDA "
+                     "toolkit")
 
 
 INCLUDE = cuda_include()

@@ -137,3 +137,26 @@ def test_it_is_the_command_that_both_builds_run():
     assert "class BuildWithEngine(BuildExtensions):" in text
     assert '"build_ext": BuildWithEngine' in text
     assert '"build_ext": BuildExtensions' in (SETUP.parent / "benchmarks/setup.py").read_text()
+
+
+@pytest.mark.parametrize(("bindings", "headers", "found"), [
+    ("", ["cuda.h"], True), ("", ["cudaProfiler.h"], False),
+    ("cudaProfiler.h", ["cuda.h"], False), ("cudaProfiler.h", ["cuda.h", "cudaProfiler.h"], True)])
+def test_a_build_needs_the_headers_that_its_cuda_bindings_include(tmp_path, bindings, headers, found):
+    """The wheel of the runtime has no cudaProfiler.h, and cuda-bindings 12.9.10 needs none: no toolkit is needed."""
+    for name in headers:
+        (tmp_path / name).write_text("")
+    (tmp_path / "cydriver.pxd").write_text(f"cdef extern from '{bindings or 'cuda.h'}':\n")
+
+    def distribution(name):
+        files = [] if name == "cuda-bindings" else [Path(header) for header in headers]
+        return SimpleNamespace(files=files, locate_file=lambda file: tmp_path / Path(file).name)
+
+    names = part("cuda_include", os=SimpleNamespace(environ={}), Path=lambda *parts: Path(*parts) if str(
+        parts[0]).startswith(str(tmp_path)) else tmp_path / "no toolkit", distribution=distribution,
+        version=lambda name: "12.9.10", PackageNotFoundError=KeyError)
+    if found:
+        assert names["cuda_include"]() == str(tmp_path)
+    else:
+        with pytest.raises(SystemExit, match=r"cuda\.h .*not found: .* nvidia-cuda-runtime-cu12"):
+            names["cuda_include"]()
