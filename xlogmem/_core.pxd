@@ -525,7 +525,7 @@ cdef bint begin_close(GraphState* graph) noexcept nogil
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil
 cdef void find_open_use(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
-cdef bint export_in_use(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
+cdef bint export_in_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil
 cdef bint find_from_locked(CoreState* core, uint64_t ptr, uint64_t last, Found* found) noexcept nogil
 cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) noexcept nogil

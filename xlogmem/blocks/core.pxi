@@ -37,7 +37,7 @@ from xlogmem._core cimport (
     count_all_locked,
     drain_by_itself,
     encode_for_check,
-    export_in_use,
+    export_in_use_locked,
     fence_export,
     find_by_address_locked,
     find_from_locked,
@@ -459,9 +459,16 @@ cdef class Core:
     cdef bint export_in_use(self, DeviceBlock block, OpenUse* use, Export* export) except -1:
         """Export a block to a consumer on the stream of the use that this thread is inside of.  False if the use does
         not name the block, and if there is none: then nothing was done, and `use` has the stream."""
+        cdef OrderState* order = self.state.order
         cdef bint exported
-        with nogil:
-            exported = export_in_use(&self.state, block.block, block.generation, use)
+        if order.lock.try_lock():
+            exported = export_in_use_locked(&self.state, block.block, block.generation, use)
+            order.lock.unlock()
+        else:
+            with nogil:
+                order.lock.lock()
+                exported = export_in_use_locked(&self.state, block.block, block.generation, use)
+                order.lock.unlock()
         if exported:
             export.block = <void*>block
             export.stream = use.stream

@@ -104,16 +104,12 @@ cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generatio
     core.windows_lock.unlock()
 
 
-cdef bint export_in_use(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
+cdef bint export_in_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
     """Find the use that this thread is inside of, and export the block there, with a pin, if the use names it: then the
     stream is ordered already.  False if it does not, or if nothing is known to keep the stream alive."""
-    cdef bint exported
-    core.order.lock.lock()
     find_open_use_locked(core, block, generation, use)
-    exported = use.access != 0 and not use.several and not has_no_owner(use.stream) and (
+    return use.access != 0 and not use.several and not has_no_owner(use.stream) and (
         add_export_locked(core, block, generation, use.stream, True))
-    core.order.lock.unlock()
-    return exported
 
 
 cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil:
