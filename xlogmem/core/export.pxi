@@ -107,6 +107,7 @@ cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generatio
 cdef bint export_in_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
     """Find the use that this thread is inside of, and export the block there, with a pin, if the use names it: then the
     stream is ordered already.  False if it does not, or if nothing is known to keep the stream alive."""
+    check(core.order.lock.held(), "the lock is held")
     find_open_use_locked(core, block, generation, use)
     return use.access != 0 and not use.several and not has_no_owner(use.stream) and (
         add_export_locked(core, block, generation, use.stream, True))

@@ -10,13 +10,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
+import numpy
 from cuda.bindings import driver as cuda
 
 import xlogmem
 from xlogmem.interop.devices import DeviceState
 from xlogmem.sim.kernels import check
 from xlogmem_bench import _loops
-from xlogmem_bench.allocators import CPP, OURS, PEER, PYTHON
+from xlogmem_bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON
 from xlogmem_bench.cases.model import Build, Candidate, timed
 from xlogmem_bench.world import Failed, World, unless_failed
 
@@ -24,6 +25,7 @@ __all__ = ["described", "exported", "imported", "queried"]
 
 SHAPE = (8, 32)
 MOST = 10_000                               # calls between two uses
+NOTE_OF_NONE = "a structure that is allocated, filled in and freed"
 NOTE = "nothing orders a use elsewhere, and nothing holds the memory against a free"
 
 
@@ -44,6 +46,7 @@ class Ours:
 
 def exported() -> Build:
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
+        yield Candidate("no array", CPP, FLOOR, _loops.Exchanges().exported, NOTE_OF_NONE)
         ours = Ours()
         yield Candidate("xlogmem", CPP, OURS, partial(ours.inside, ours.loop.exported), most=MOST)
         capsule = partial(ours.buffer.__dlpack__, stream=ours.stream.handle, max_version=(1, 0))
@@ -60,6 +63,7 @@ def exported() -> Build:
 def described() -> Build:
     """Where a library needs the address and the shape for the time of a call alone."""
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
+        yield Candidate("no array", CPP, FLOOR, _loops.Exchanges().described, NOTE_OF_NONE)
         ours = Ours()
         yield Candidate("xlogmem", CPP, OURS, partial(ours.inside, ours.loop.described), most=MOST)
         for name, array, _ in arrays_of_others(world, stack, failed):
@@ -72,6 +76,7 @@ def described() -> Build:
 def queried() -> Build:
     """The stream on which a called library works: the current stream of the others, the stream of the use."""
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
+        yield Candidate("no array", CPP, FLOOR, _loops.Exchanges().streams, NOTE_OF_NONE)
         ours = Ours()
         yield Candidate("xlogmem", CPP, OURS, partial(ours.inside, ours.loop.streams), most=MOST)
         for name, array, _ in arrays_of_others(world, stack, failed):
@@ -84,6 +89,8 @@ def queried() -> Build:
 def imported() -> Build:
     """An array of each library, imported here, and by each of the others."""
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
+        host = numpy.ones(SHAPE, "float32")
+        yield Candidate("NumPy", PYTHON, FLOOR, timed(partial(numpy.from_dlpack, host)), "host memory, of its own")
         ours = Ours()
         arrays = {name: array for name, array, _ in arrays_of_others(world, stack, failed)}
         for producer, array in arrays.items():

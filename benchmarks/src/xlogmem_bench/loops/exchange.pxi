@@ -1,7 +1,9 @@
 # DLPack's exchange between functions in C, as a library uses it that is called with arrays.
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport uint64_t
+from libc.stdint cimport int32_t, uint64_t
+from libc.stdlib cimport calloc, free
+from libc.string cimport memset
 
 from xlogmem._foreign.dltensor cimport CUDA, EXCHANGE, DLManagedTensorVersioned, DLPackExchange, DLTensor
 
@@ -12,13 +14,44 @@ cdef enum:
     RELEASES = 16                           # before what the interpreter has to do for them is done
 
 
+cdef int bare_tensor_of(void* array, DLTensor* tensor) except? -1:
+    memset(tensor, 0, sizeof(DLTensor))
+    tensor.device.device_type = CUDA
+    return 0
+
+
+cdef void free_bare(DLManagedTensorVersioned* tensor) noexcept nogil:
+    free(tensor)
+
+
+cdef int bare_managed_of(void* array, DLManagedTensorVersioned** tensor) except? -1:
+    tensor[0] = <DLManagedTensorVersioned*>calloc(1, sizeof(DLManagedTensorVersioned) + 4 * sizeof(uint64_t))
+    if tensor[0] == NULL:
+        raise MemoryError("no host memory for a tensor")
+    tensor[0].deleter = free_bare
+    return bare_tensor_of(array, &tensor[0].dl_tensor)
+
+
+cdef int bare_stream(int32_t device_type, int32_t device_id, void** stream) except? -1:
+    stream[0] = NULL
+    return 0
+
+
+cdef DLPackExchange bare
+bare.managed_of = bare_managed_of
+bare.tensor_of = bare_tensor_of
+bare.current_stream = bare_stream
+
+
 cdef class Exchanges:
-    """An array, whose type has ``__dlpack_c_exchange_api__``."""
+    """An array, whose type has ``__dlpack_c_exchange_api__``; without one, what any library has to do."""
     cdef DLPackExchange* table
     cdef object array
 
-    def __init__(self, array):
-        self.table = <DLPackExchange*>PyCapsule_GetPointer(type(array).__dlpack_c_exchange_api__, EXCHANGE)
+    def __init__(self, array=None):
+        self.table = &bare
+        if array is not None:
+            self.table = <DLPackExchange*>PyCapsule_GetPointer(type(array).__dlpack_c_exchange_api__, EXCHANGE)
         self.array = array
 
     def exported(self, size_t count):
