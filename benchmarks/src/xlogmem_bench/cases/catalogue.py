@@ -33,8 +33,9 @@ __all__ = ["FAMILIES", "all_cases"]
 ALLOCATING = ("RMM", "CuPy", "PyTorch", "cuda.core")
 FAMILIES: dict[str, tuple[str, ...]] = {
     "allocate": ALLOCATING, "use": ("CuPy", "PyTorch", "cuda.core", "CUDASTF"), "free": ("PyTorch",), "lookup": (),
-    "graph": (), "exchange": ("CuPy", "PyTorch", "cuda.core"), "host": ALLOCATING, "replay": ALLOCATING, "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",),
-    "enabled": (*ALLOCATING, "Numba"), "pylibcudf": ("RMM", "pylibcudf")}
+    "graph": (), "exchange": ("CuPy", "PyTorch", "cuda.core"), "host": ALLOCATING, "replay": ALLOCATING,
+    "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",), "enabled": (*ALLOCATING, "Numba"),
+    "pylibcudf": ("RMM", "pylibcudf")}
 SIZES = {256: "256 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB", 64 * MIB: "64 MiB"}
 
 
@@ -46,8 +47,9 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> tuple[Case, ..
     if (scale, log_files) not in _listed:
         _listed[scale, log_files] = (
             *allocate_cases(scale), *fragmented_cases(scale), *use_cases(), *free_cases(), *lookup_cases(scale),
-            *graph_cases(), *exchange_cases(), *host_cases(scale), *replay_cases(scale, log_files), *random_allocation_cases(scale),
-            *multi_stream_cases(), *rmm_cases(scale), *adaptor_cases(), *enabled_cases(scale), *pylibcudf_cases())
+            *graph_cases(), *exchange_cases(), *host_cases(scale), *replay_cases(scale, log_files),
+            *random_allocation_cases(scale), *multi_stream_cases(), *rmm_cases(scale), *adaptor_cases(),
+            *enabled_cases(scale), *pylibcudf_cases())
     return _listed[scale, log_files]
 
 

@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import numpy
 from cuda.bindings import driver as cuda
 
 import xlogmem
@@ -33,8 +32,8 @@ class Ours:
     """A buffer of a runtime of its own, and a stream on which it is used."""
 
     def __init__(self) -> None:
-        self.state = DeviceState(xlogmem.DeviceRuntime())
-        self.stream = self.state.runtime.acquire_stream()
+        runtime = xlogmem.DeviceRuntime()
+        self.state, self.stream = DeviceState(runtime), runtime.acquire_stream()
         self.buffer = self.state.full(SHAPE, 1.0, "float32", self.stream)
         self.loop = _loops.Exchanges(self.buffer)
 
@@ -89,9 +88,11 @@ def queried() -> Build:
 def imported() -> Build:
     """An array of each library, imported here, and by each of the others."""
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
-        host = numpy.ones(SHAPE, "float32")
-        yield Candidate("NumPy", PYTHON, FLOOR, timed(partial(numpy.from_dlpack, host)), "host memory, of its own")
+        host = bytes(1024)
+        yield Candidate("memoryview", PYTHON, FLOOR, timed(lambda: memoryview(host)), "of host memory")
         ours = Ours()
+        yield Candidate("xlogmem, of xlogmem", PYTHON, OURS,
+                        timed(partial(xlogmem.from_dlpack, ours.buffer, state=ours.state)), most=MOST)
         arrays = {name: array for name, array, _ in arrays_of_others(world, stack, failed)}
         for producer, array in arrays.items():
             if producer != "cuda.core":                 # the stream of its work is not known
