@@ -365,7 +365,7 @@ cdef cppclass CoreState:
     uint64_t searches
     vector[Window*] stuck               # scratch
     vector[HostThread*] host_threads    # that have accessed memory
-    vector[ResourceTable*] others       # resources that allocations have named; written with the GIL and the lock
+    vector[ResourceTable*] others       # resources that allocations have named; written under the lock, in a section
     bint keeps_frontiers                # one of the resources does; written with the GIL, as this:
     int stack_depth                     # frames of the stack of a free that one of them wants
     vector[StreamCache*] caches         # open and closed

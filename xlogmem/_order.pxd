@@ -68,7 +68,7 @@ cdef cppclass StreamState:
     atomic[uint32_t] handles    # Python handles
     Fence* probe                # pinned: what `poll_unlocks` queries, until it is complete
     StreamState* next           # in the list of own streams without a handle
-    bint idle                   # it is in that list; the GIL guards it
+    atomic[uint32_t] idle       # it is in that list
     uint32_t eager_commits      # adaptive: how many more commits record their fence at once
     atomic[void*] cache         # of memory that was freed here, see core/caches.pxi; NULL: it has none
     uint32_t unfenced_frees     # frees into a pool here since the last fence: see `fence_after_frees_unlocks`

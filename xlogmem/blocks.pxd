@@ -40,7 +40,7 @@ cdef enum:
 
 cdef class Core:
     cdef CoreState state
-    cdef Window* windows[RESERVE_WITH_GIL]      # for the next recorders; the GIL guards these, the core has them too
+    cdef Window* windows[RESERVE_WITH_GIL]      # for the next recorders; a section guards these, the core has them too
     cdef int n_windows
     cdef readonly Ordering ordering
     cdef readonly StreamPool stream_pool
@@ -66,6 +66,8 @@ cdef class Core:
     cdef ResourceTable* table_of(self, object resource) except NULL
     cdef DeviceMemoryResource checked_resource(self, object given)
     cdef ResourceTable* bind_other(self, object given) except NULL
+    cdef int add(self, DeviceMemoryResource resource, tuple others) except -1
+    cdef int begin(self, StreamPool stream_pool, DeviceMemoryResource resource, str policy) except -1
     cdef DeviceMemoryResource resource_with(self, ResourceTable* table)
     cdef int free_dropped(self) except -1
     cdef bint find_from(self, uint64_t ptr, uint64_t last, Found* found) except -1
@@ -125,6 +127,7 @@ cdef class BlockView:
     # A part of a block; `Buffer` is one.
     cdef readonly Core core
     cdef DeviceBlock block      # None: zero bytes, or released
+    cdef DeviceBlock held(self)
     cdef int refuse_stale(self) except -1
 
 

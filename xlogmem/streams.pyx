@@ -12,6 +12,7 @@ cimport cython
 from xlogmem._base.signatures import Signed
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport push
+from xlogmem._base.sections cimport Section
 from xlogmem._order cimport OPAQUE, ORDINARY, SEALED, OrderState
 
 
@@ -76,15 +77,16 @@ cdef class Stream:
 
     def __dealloc__(self):
         cdef StreamState* state = self.state
+        cdef Section section
         cdef bint own
         if state == NULL:
             return
+        section.begin(self.ordering)                    # a stream is in use, or in the list, and never in between
         own = state.driver_id == 0 and state.index != 0
         if state.handles.fetch_sub(1) != 1 or not own:  # an unregistered foreign one may be deleted from here on
             return
-        if state.idle:                                # `find_block` made a handle of a stream that had none
+        if state.idle.exchange(1):                      # `find_block` made a handle of a stream that had none
             return
-        state.idle = True
         push(self.ordering.state.idle, state)         # an own stream without a handle returns to its pool
 
     @property
@@ -276,6 +278,8 @@ cdef Stream counted_handle(Ordering ordering, StreamState* state):
 
 cdef object core_of(Stream stream):
     """The core of the runtime that the stream belongs to."""
+    cdef Section section
+    section.begin(stream)
     if stream.state == NULL:
         raise StreamMisuseError("the stream was never made")
     if stream.core is None:

@@ -1,9 +1,9 @@
 """Labels: Python objects that the core carries along with memory without the GIL.
 
 A tag and the stack of a call are Python objects, and memory is allocated, freed and accounted for by threads that do
-not have the GIL.  So each distinct tag and stack is interned, with the GIL; C structures hold a pointer to its `Label`
-and count their references without the GIL.  A label without references is kept until there are many, and is deleted
-then: the next block usually has the tag of an earlier block.
+not have the GIL.  So each distinct tag and stack is interned, with the GIL or in a section of `interning`; C structures
+hold a pointer to its `Label` and count their references without the GIL.  A label without references is kept until
+there are many, and is deleted then: the next block usually has the tag of an earlier block.
 
 A stack is interned by its code objects and their current instructions, read frame by frame; lines and names are looked
 up when a person reads the stack.  `xlogmem bench --family adaptors` measures the cost.
@@ -12,6 +12,7 @@ from cpython.dict cimport PyDict_GetItem
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 
 from xlogmem._base.cpp cimport make_new, vector
+from xlogmem._base.sections cimport Section
 
 from xlogmem._base.texts import printable
 from xlogmem._base.units import parse_number
@@ -71,6 +72,7 @@ cdef int line_of(object code, Py_ssize_t instruction) except -1:
     return code.co_firstlineno
 
 
+cdef object interning = object()    # whose section guards what follows
 cdef dict numbers = {}              # of the label in `labels`, by what it stands for
 ctypedef vector[Label*] Labels
 
@@ -110,7 +112,7 @@ cdef Label* intern(object key, object value) except NULL:
 
 
 cdef int sweep() except -1:
-    """Delete the labels that nothing refers to.  A first reference needs the GIL, so none of them is used again."""
+    """Delete the labels that nothing refers to.  A first reference is made in the section: none is used again."""
     cdef vector[Label*] kept
     cdef vector[Label*] unused
     cdef dict renumbered = {}
@@ -136,8 +138,10 @@ cdef int sweep() except -1:
 cdef Label* label_of_tag(str tag) except? NULL:
     """The label of a tag; NULL for None."""
     cdef Label* label
+    cdef Section section
     if tag is None:
         return NULL
+    section.begin(interning)
     label = interned(tag)
     return label if label != NULL else intern(tag, tag)
 
@@ -147,11 +151,13 @@ cdef Label* label_of_stack(int depth) except? NULL:
     cdef vector[Place] places
     cdef Label* label
     cdef Stack stack
+    cdef Section section
     cdef size_t i
     read_stack(depth, places)
     if places.empty():
         return NULL
     key = PyBytes_FromStringAndSize(<char*>places.data(), places.size() * sizeof(Place))
+    section.begin(interning)
     label = interned(key)
     if label == NULL:
         stack = Stack.__new__(Stack)
@@ -201,6 +207,8 @@ cdef object object_of(Label* label):
 cdef void keep_tags(TagSeen seen) noexcept:
     """Keep all labels, and report new tags to `seen`, until `end_keeping_tags`."""
     global all_are_kept, tag_seen
+    cdef Section section
+    section.begin(interning)
     all_are_kept = True
     tag_seen = seen
 
@@ -208,13 +216,17 @@ cdef void keep_tags(TagSeen seen) noexcept:
 cdef void end_keeping_tags() noexcept:
     """Allow the deletion of labels without references again."""
     global all_are_kept, tag_seen
+    cdef Section section
+    section.begin(interning)
     all_are_kept = False
     tag_seen = NULL
 
 
 cdef dict tags_by_number():
     """All existing tags, by number."""
+    cdef Section section
     cdef size_t i
+    section.begin(interning)
     return {labels[0][i].number: <object>labels[0][i].object for i in range(labels.size()) if labels[0][i].number}
 
 

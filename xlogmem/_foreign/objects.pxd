@@ -39,6 +39,7 @@ cdef class StreamRegistry:
     cdef bint is_elsewhere(self, object what) except -1
     cdef Stream remote(self, Stream stream)
     cdef Stream register_remote(self, Stream stream)
+    cdef int add_name(self, Owner entry, dict names, tuple key, tuple name) except -1
     cdef Stream at_home(self, Stream stream)
     cdef int leave_ended(self) except -1
     cdef int refuse_used_elsewhere(self, Stream stream) except -1

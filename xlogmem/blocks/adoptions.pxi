@@ -15,6 +15,7 @@ cimport cython
 from libc.stdint cimport uint64_t
 
 from xlogmem._base.cpp cimport peek
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport RETIRED
 from xlogmem._driver cimport process_is_closing
 from xlogmem._foreign.named cimport Extent
@@ -38,6 +39,8 @@ cdef int end_adoption(Adoption adoption) except -1:
     """Drop the block of an adoption, once.  Runs in a finalizer: no driver call, no lock.  A runtime that ends frees
     its blocks itself."""
     cdef object core = adoption.core()
+    cdef Section section
+    section.begin(adoption)
     if adoption.ended or core is None or (<Core>core).adoptions is None:
         return 0
     adoption.ended = True

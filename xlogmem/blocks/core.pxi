@@ -25,6 +25,7 @@ from xlogmem._base.failures cimport (
     raise_failure,
 )
 from xlogmem._base.labels cimport label_of_tag, stack_for
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport (
     READ,
     READ_WRITE,
@@ -73,7 +74,10 @@ from xlogmem.streams cimport StreamPool, counted_handle, parse
 
 POLICIES = {"lazy": LAZY, "precise": PRECISE, "adaptive": ADAPTIVE}
 
-cdef object binding_lock = ProcessLock()                # of resources that allocations name for the first time
+cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(PyObject*)
+
+cdef object binding_lock = ProcessLock()    # of pools, and of resources that allocations name for the first time
 
 
 @cython.no_gc_clear                         # __dealloc__ needs what the core is made of
@@ -101,6 +105,16 @@ cdef class Core:
             raise StreamMisuseError(
                 f"the stream pool is on device {stream_pool.ordering.context.device_id}, the resource on device "
                 f"{resource.context.device_id}")
+        with binding_lock:
+            self.begin(stream_pool, resource, policy)
+        self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
+        if may_wait:                                    # not while a graph is captured
+            finish_ended(self.ordering.context)
+        resource.bind(stream_pool)
+        use_caches(&self.state)
+
+    cdef int begin(self, StreamPool stream_pool, DeviceMemoryResource resource, str policy) except -1:
+        """Take the pool, unless another runtime has it."""
         if stream_pool.ordering.core is not None and stream_pool.ordering.core() is not None:
             raise StreamMisuseError("the stream pool belongs to another runtime; give each runtime a pool of its own")
         self.stream_pool = stream_pool
@@ -114,18 +128,13 @@ cdef class Core:
         set_resource(&self.state, watched(self.state.order, &resource.table))
         start_calls(&self.state)
         take_at_forks(&self.state.windows_lock, LEAF_LOCK)
-        self.ordering.begin_core(self)
-        self.streams = StreamRegistry.__new__(StreamRegistry, self.ordering)
-        if may_wait:                                    # not while a graph is captured
-            finish_ended(self.ordering.context)
-        resource.bind(stream_pool)
-        use_caches(&self.state)
+        return self.ordering.begin_core(self)
 
     def __del__(self):
         """Free dropped blocks while the resource is whole.  A resource that is written in Python and refers to its
         runtime is in a cycle with the runtime, and the collector empties the resource before `__dealloc__`."""
         cdef bint more
-        self.owners_live = (<PyObject*>self).ob_refcnt == 1         # else a collector is at it, and may end them first
+        self.owners_live = Py_REFCNT(<PyObject*>self) == 1         # else a collector is at it, and may end them first
         self.adoptions = None                           # no owner ends anything here any more
         if self.state.order != NULL and not process_is_closing():
             self.ordering.end_core()
@@ -142,7 +151,7 @@ cdef class Core:
         to the C table."""
         cdef bint more = False
         if kept_whole:
-            kept_whole.pop(<size_t><void*>self, None)
+            keep_no_longer(self)
         if self.state.order != NULL and not process_is_closing():
             with nogil:
                 more = tear_down(&self.state, True, self.owners_live, False)
@@ -214,9 +223,11 @@ cdef class Core:
     cdef ResourceTable* known_table(self, object resource) noexcept:
         """Return the table of the resource that an allocation names (None: the runtime's own); NULL if the resource is
         not bound yet."""
+        cdef Section section
         cdef size_t i
         if resource is None or resource is self.resource:
             return self.state.resource
+        section.begin(self)
         for i in range(len(self.others)):
             if self.others[i] is resource:
                 return self.state.others[i]
@@ -250,16 +261,23 @@ cdef class Core:
             with binding_lock:
                 if not any([other is resource for other in self.others]):   # another thread may have bound it
                     resource.bind(self.stream_pool)
-                    others = (*self.others, resource)   # first: nothing that may fail follows
-                    add_resource(&self.state, watched(self.state.order, &resource.table))
-                    self.others = others
+                    self.add(resource, (*self.others, resource))
         except StreamMisuseError as error:
             raise StreamMisuseError(f"resource: {error}") from None
         return self.table_of(resource)
 
+    cdef int add(self, DeviceMemoryResource resource, tuple others) except -1:
+        cdef Section section
+        section.begin(self)
+        add_resource(&self.state, watched(self.state.order, &resource.table))
+        self.others = others
+        return 0
+
     cdef DeviceMemoryResource resource_with(self, ResourceTable* table):
         """Return the resource of this runtime that has a table."""
+        cdef Section section
         cdef size_t i
+        section.begin(self)
         for i in range(len(self.others)):
             if self.state.others[i] == table:
                 return self.others[i]
@@ -381,8 +399,9 @@ cdef class Core:
             if (<BlockView>what).core is not self:
                 raise StreamMisuseError(f"{where}: {what!r} belongs to another runtime than {self!r}")
             (<BlockView>what).refuse_stale()
-            block = (<BlockView>what).block
+            block = (<BlockView>what).held()
             if block is None:
+                (<BlockView>what).refuse_stale()        # another thread has released it meanwhile
                 return NOTHING
             found.slot = block.block.slot
             found.generation = block.generation
@@ -494,6 +513,8 @@ cdef class Core:
     def resources(self):
         """The resources that blocks of the runtime come from, as a tuple: the runtime's own first, then those that
         allocations have named, in that order.  They are held until the runtime ends."""
+        cdef Section section
+        section.begin(self)
         return (self.resource, *self.others)
 
     @property

@@ -8,13 +8,14 @@
 
 cimport cython
 
-from cpython.ref cimport PyObject, Py_XDECREF
+from cpython.ref cimport PyObject, Py_DECREF, Py_XDECREF
 from libc.stdint cimport uint64_t
 
 from xlogmem._base.log import warn
 from xlogmem._base.cpp cimport vector
 from xlogmem._base.failures cimport NO_FAILURE, PYTHON_RAISED, format_failure
 from xlogmem._base.index cimport destroy
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport CoreState, end_calls, hand_over, set_hooks, start_calls, switch_history, tear_down
 from xlogmem._driver cimport Context, forget_at_forks
 from xlogmem._foreign.objects cimport StreamRegistry
@@ -22,8 +23,24 @@ from xlogmem._order cimport Ordering
 from xlogmem.resources.base cimport DeviceMemoryResource
 from xlogmem.streams cimport StreamPool
 
+cdef extern from *:
+    """
+    // Add a reference to an object that another thread may be ending.  With the GIL none is between the last reference
+    // and `__dealloc__`.  Weak references to a core prepare it for this.
+    static inline bool xlogmem_refer_again(PyObject* object) {
+    #ifdef Py_GIL_DISABLED
+        return PyUnstable_TryIncRef(object);
+    #else
+        Py_INCREF(object);
+        return true;
+    #endif
+    }
+    """
+    bint refer_again "xlogmem_refer_again"(PyObject* what) noexcept
 
-cdef list ended = []                        # what runtimes have left; the GIL guards it
+
+cdef list ended = []                        # what runtimes have left; each change is one step
+cdef object keeping = object()              # whose section guards the next
 cdef dict kept_whole = {}                   # resources of runtimes that a collector is at, by the address of the core
 
 
@@ -46,6 +63,8 @@ cdef class Remains:
 cdef int keep_whole(Core core) except -1:
     """Keep the resources of a runtime that a collector ends and that has memory left: the collector must not empty a
     resource before the remains have it, if the resource, or one below it, is written in Python."""
+    cdef Section section
+    section.begin(keeping)
     kept_whole[<size_t><void*>core] = core.resources
     return 0
 
@@ -97,20 +116,38 @@ cdef int warn_of_ended(Context context) except -1:
     return 0
 
 
+cdef int keep_no_longer(Core core) except -1:
+    """Forget a runtime that ends for good; no other thread gets it from here on."""
+    cdef Section section
+    section.begin(keeping)
+    kept_whole.pop(<size_t><void*>core, None)
+    return 0
+
+
+cdef Core kept_core(object address):
+    """Return a runtime that is kept whole; None if it ended meanwhile, or ends just now."""
+    cdef Section section
+    section.begin(keeping)
+    if address not in kept_whole or not refer_again(<PyObject*><size_t>address):
+        return None
+    core = <Core><PyObject*><size_t>address
+    Py_DECREF(core)                                     # that of `refer_again`
+    return core
+
+
 cdef int finish_kept_whole(Context context, object address) except -1:
     """Finish a runtime that its resource refers to.  It lives on while the resource is kept; here it ends while the
     resource is whole."""
-    cdef Core core
+    cdef Core core = kept_core(address)
     cdef bint more
-    if address not in kept_whole:                       # it ended meanwhile
+    if core is None:
         return 0
-    core = <Core><PyObject*><size_t>address
     if core.ordering.context is context:
         with nogil:
             more = tear_down(&core.state, False, core.owners_live, True)
         core.drop_owners()
         if not more:
-            kept_whole.pop(address, None)
+            keep_no_longer(core)
     return 0
 
 

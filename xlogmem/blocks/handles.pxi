@@ -10,6 +10,7 @@ from xlogmem._base.signatures import Signed
 from xlogmem.errors import StreamMisuseError, UseAfterFreeError
 from xlogmem._base.cpp cimport peek, unlikely, vector
 from xlogmem._base.failures cimport BLOCK_IS_STALE
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport (
     FREED,
     LIVE,
@@ -415,6 +416,7 @@ cdef class DeviceBlock:
     @property
     def state(self):
         """A `BlockState`."""
+        cdef Section section
         cdef OrderState* order
         cdef uint8_t state = FREED
         if self.core is None:
@@ -425,6 +427,7 @@ cdef class DeviceBlock:
             if is_still_locked(&self.core.state, self.block, self.generation):
                 state = self.block.state
             order.lock.unlock()
+        section.begin(self.core)             # for the list of its resources
         if state == FREED:
             kept = is_kept_by_guard(&self.core.state, self.address, self.generation)
             return BlockState.QUARANTINED if kept else BlockState.FREED
@@ -532,6 +535,12 @@ cdef class BlockView:
 
     def __reduce__(self):
         raise TypeError("a part of a block cannot be pickled")
+
+    cdef DeviceBlock held(self):
+        """Return the block, which another thread may release; None for zero bytes, and after the release."""
+        cdef Section section
+        section.begin(self)
+        return self.block
 
     cdef int refuse_stale(self) except -1:
         """Raise if the memory must not be used any more."""

@@ -61,7 +61,7 @@ cdef list allocate_blocks(Core core, object sizes, object stream, str tag):
     collect_exports()
     start_call_on(&wanted, 0, ordered.state)
     try:
-        if tag is not None or core.state.resource.stack_depth or unlikely(open_scopes != 0):
+        if tag is not None or core.state.resource.stack_depth or unlikely(open_scopes.load() != 0):
             tag = tag_or_scope(tag)
             core.label(&wanted, tag, core.state.resource.stack_depth)
         for i in range(count):                          # first: nothing that may fail follows the allocation

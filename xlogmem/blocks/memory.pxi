@@ -146,7 +146,7 @@ cdef DeviceBlock allocate_block(Core core, object nbytes, object stream, str tag
     ordered = stream_for(core, stream)
     handle = new_handle(core, ordered, tag)             # first: nothing that may fail follows the allocation
     start_call_on(&wanted, size, ordered.state)
-    if tag is not None or source.stack_depth or unlikely(open_scopes != 0):
+    if tag is not None or source.stack_depth or unlikely(open_scopes.load() != 0):
         label_in_scope(core, handle, &wanted, source.stack_depth)
     done = allocate_at_once(&core.state, source, &wanted, &block, &failure)
     if done == NOT_AT_ONCE:
@@ -173,7 +173,7 @@ cdef DeviceBlock allocate_block_for_host(Core core, size_t nbytes, str tag, obje
     collect_exports()
     handle = new_handle(core, None, tag)
     start_call(&wanted, nbytes, core.state.order.streams[0].handle)
-    if tag is not None or source.stack_depth or open_scopes != 0:
+    if tag is not None or source.stack_depth or open_scopes.load() != 0:
         label_in_scope(core, handle, &wanted, source.stack_depth)
     done = allocate_at_once(&core.state, source, &wanted, &block, &failure)
     if done == NOT_AT_ONCE:

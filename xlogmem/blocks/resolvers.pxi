@@ -2,9 +2,6 @@
 #
 # Libraries register a resolver for their types (`xlogmem.cudf` does); the resolver alone reads an object that has one.
 
-from cpython.dict cimport PyDict_GetItem
-from cpython.ref cimport PyObject
-
 
 cdef dict resolvers = {}                    # by type
 
@@ -62,11 +59,10 @@ def register_resolver(kind, resolver=MISSING):
 
 cdef object resolver_of(object what):
     """Return the resolver of an object; None if the object names its memory itself."""
-    cdef PyObject* found
     if not resolvers or isinstance(what, (int, DeviceBlock)):
         return None
     for kind in type(what).__mro__:
-        found = PyDict_GetItem(resolvers, kind)
-        if found != NULL:
-            return <object>found
+        resolver = resolvers.get(kind)
+        if resolver is not None:
+            return resolver
     return None

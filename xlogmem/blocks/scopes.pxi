@@ -9,10 +9,11 @@ cimport cython
 
 from contextvars import ContextVar
 
+from xlogmem._base.cpp cimport atomic
 from xlogmem.resources.base cimport Allocation
 
 
-cdef int open_scopes = 0
+cdef atomic[int] open_scopes
 cdef object scope_of_context = ContextVar("xlogmem_scope", default=None)
 
 
@@ -32,28 +33,26 @@ cdef OpenScope innermost_open(OpenScope scope):
 
 def enter_scope(str tag not None):
     """Open a scope in this context; pass the returned scope to `leave_scope`."""
-    global open_scopes
     cdef OpenScope scope = OpenScope()
     scope.tag = tag
     scope.outer = innermost_open(scope_of_context.get())
     scope_of_context.set(scope)
     scope.is_open = True
-    open_scopes += 1
+    open_scopes.fetch_add(1)
     return scope
 
 
 def leave_scope(OpenScope scope not None):
     """End a scope of `enter_scope`; called once, in any context."""
-    global open_scopes
     scope.is_open = False
-    open_scopes -= 1
+    open_scopes.fetch_sub(1)
     scope_of_context.set(innermost_open(scope_of_context.get()))
 
 
 cdef str tag_or_scope(str tag):
     """Return the tag that an allocation names, else the tag of the scope in its context; None without both."""
     cdef OpenScope scope
-    if tag is not None or open_scopes == 0:
+    if tag is not None or open_scopes.load() == 0:
         return tag
     scope = innermost_open(scope_of_context.get())
     return None if scope is None else scope.tag
@@ -61,7 +60,7 @@ cdef str tag_or_scope(str tag):
 
 def in_scope():
     """True if a scope is open in this context."""
-    return open_scopes != 0 and innermost_open(scope_of_context.get()) is not None
+    return open_scopes.load() != 0 and innermost_open(scope_of_context.get()) is not None
 
 
 cdef int label_in_scope(Core core, DeviceBlock handle, Allocation* wanted, int depth) except -1:

@@ -337,7 +337,7 @@ cdef void copy_resources(CoreState* core, vector[ResourceTable*]* resources) noe
 
 
 cdef bint is_kept_by_guard(CoreState* core, uint64_t ptr, uint64_t generation) noexcept nogil:
-    """True if a guard keeps the freed memory of this block.  Called with the GIL."""
+    """True if a guard keeps the freed memory of this block.  Called in a section of the `Core`."""
     cdef GuardTable* guard = core.resource.guard
     cdef size_t i
     if guard != NULL and guard.keeps(guard.self, ptr, generation):

@@ -9,6 +9,7 @@
 from xlogmem._base.cpp cimport check
 from xlogmem._base.failures cimport LOST, is_out_of_memory
 from xlogmem._base.labels cimport Label
+from xlogmem._base.sections cimport Section
 from xlogmem._driver cimport process_was_forked
 from xlogmem._order cimport current_thread, is_ordered_after_locked, note_order
 from xlogmem.observe._history cimport (
@@ -36,14 +37,17 @@ from xlogmem.observe._history cimport (
 
 
 cdef Ring* history = the_ring()
-cdef bint history_is_on = False                     # the GIL guards these
+cdef object listing = object()                      # whose section, or the GIL, guards these
+cdef bint history_is_on = False
 cdef vector[CoreState*] all_cores
 
 
 # ---------------------------------------------------------------------------------------------- on and off
 cdef void start_calls(CoreState* core) noexcept:
     """Register a core: when a runtime begins, and for the core that a runtime has left behind."""
+    cdef Section section
     cdef size_t i
+    section.begin(listing)
     for i in range(all_cores.size()):
         if all_cores[i] == core:
             watch(core, history_is_on)
@@ -56,7 +60,9 @@ cdef void start_calls(CoreState* core) noexcept:
 
 cdef void end_calls(CoreState* core) noexcept:
     """Remove a core from the list when it ends."""
+    cdef Section section
     cdef size_t i
+    section.begin(listing)
     for i in range(all_cores.size()):
         if all_cores[i] == core:
             watch(core, False)
@@ -68,7 +74,9 @@ cdef void end_calls(CoreState* core) noexcept:
 cdef void switch_history(bint is_on) noexcept:
     """Switch the history on or off, for all runtimes and those that are made later."""
     global history_is_on
+    cdef Section section
     cdef size_t i
+    section.begin(listing)
     history_is_on = is_on
     for i in range(all_cores.size()):
         watch(all_cores[i], is_on)

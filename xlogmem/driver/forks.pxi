@@ -11,6 +11,7 @@ import threading
 cimport cython
 
 from xlogmem._base.failures import FORKED
+from xlogmem._base.sections cimport Section
 from xlogmem.errors import DriverError
 
 
@@ -128,14 +129,25 @@ cdef class ProcessLock:
             self.generation = forks
             self.depth = 0
         self.lock.acquire()
-        self.depth += 1
+        self.deepen(1)
 
     def release(self):
         """See `__exit__`."""
-        self.lock.release()                 # keeps the GIL
+        cdef Section section
+        section.begin(self)
+        self.lock.release()                 # keeps the GIL, or the section
         self.depth -= 1
 
+    cdef int deepen(self, int change) except -1:
+        cdef Section section
+        section.begin(self)
+        self.depth += change
+        return 0
+
     # Methods that `threading.Condition` needs of a re-entrant lock.
+    def locked(self):                       # from Python 3.14 on
+        return self.depth != 0
+
     def _is_owned(self):
         return self.lock._is_owned()
 

@@ -69,7 +69,7 @@ cdef int pool_open_to_peers(cy.CUmemoryPool pool, int device_id) except -1:
     """Open a new pool of a device to the devices that have access to the device's memory.  Raises DriverError."""
     cdef Failure failure
     cdef int device, failed
-    for device in [device for device, peer in enabled_peers if peer == device_id]:
+    for device in [device for device, peer in list(enabled_peers) if peer == device_id]:
         with nogil:
             failed = pool_open_to(pool, device, &failure)
         if failed:
@@ -84,7 +84,7 @@ cdef int pool_open_to_peers(cy.CUmemoryPool pool, int device_id) except -1:
 
 def forget_peer_access(int device_id):
     """Forget the access of a device that was reset to memory of others, and of other devices to its memory."""
-    for pair in [pair for pair in enabled_peers if device_id in pair]:
+    for pair in [pair for pair in list(enabled_peers) if device_id in pair]:
         enabled_peers.discard(pair)
 
 

@@ -31,9 +31,11 @@ cdef class DeviceSnapshot:
 cdef class ArrayView(BlockView):
     cdef DeviceSnapshot device          # when it was made
     cdef ArrayLayout layout
+    cdef ArrayLayout former             # the layout before the release, which another thread may be reading; else None
     cdef bint consumed
     cdef object owner                   # of memory that lies in a block with another owner
     cdef const char* stale(self) noexcept
+    cdef object owner_now(self)
     cdef int refuse_consumed(self) except -1
     cdef int refuse_writing(self, str what) except -1
 

@@ -27,7 +27,8 @@ cimport cython
 from xlogmem._base.signatures import Signed
 from xlogmem.blocks import set_makers
 from xlogmem.launch import awaiter_of
-from xlogmem.blocks cimport flags_of
+from xlogmem._base.sections cimport Section
+from xlogmem.blocks cimport DeviceBlock, flags_of
 from xlogmem._core cimport WAIT_OR_COUNT, WRITE
 from xlogmem._foreign.dltensor cimport CUDA
 from xlogmem._order cimport is_other_threads_default
@@ -96,8 +97,12 @@ cdef class Buffer(ArrayView):
     def release(self):
         """Release the memory, which is freed once no other buffer holds a part of it; this buffer is consumed, and
         empty."""
+        cdef Section section
+        section.begin(self)
         self.consumed = True
-        self.layout = self.layout.without_elements()
+        if self.former is None:                         # other threads may be reading it
+            self.former = self.layout
+            self.layout = self.layout.without_elements()
         self.block = None
         self.owner = None
 
@@ -105,6 +110,8 @@ cdef class Buffer(ArrayView):
     @property
     def number(self):
         """The number that identifies this buffer in tokens; no other buffer of this process has this number."""
+        cdef Section section
+        section.begin(self)
         if self._number == 0:
             self._number = next(buffer_numbers)
         return self._number
@@ -128,7 +135,8 @@ cdef class Buffer(ArrayView):
         cdef Stream home
         if stream is not None:
             return self.core.stream_of(stream)
-        home = self.block.stream if self.block is not None else None
+        cdef DeviceBlock block = self.held()
+        home = block.stream if block is not None else None
         if home is None or not home.registered or home.state.unowned or is_other_threads_default(home.state):
             home = self.core.stream_pool.default
         return home
@@ -180,7 +188,7 @@ cdef class Buffer(ArrayView):
     def __await__(self):
         """Suspend the coroutine until the work on the buffer's block is complete; see `DeviceBlock.__await__`."""
         self.refuse_stale()
-        return awaiter_of(self.block)
+        return awaiter_of(self.held())
 
     def map(self, *, write=False):
         """The memory as a NumPy array, for an access by the host.
@@ -239,14 +247,16 @@ cdef class Buffer(ArrayView):
         """
         self.refuse_stale()
         self.refuse_writing("record_write")
-        if self.block is not None:
-            self.core.record_block_use(self.block, stream)
+        block = self.held()
+        if block is not None:
+            self.core.record_block_use(block, stream)
 
     @property
     def last_write_stream(self):
         """The stream of the newest filed write to any part of the block; None if there is no write, or if the stream is
         unregistered.  It is not needed for ordering: `use` orders."""
-        return self.core.writer_of(self.block) if self.block is not None else None
+        cdef DeviceBlock block = self.held()
+        return self.core.writer_of(block) if block is not None else None
 
     # ------------------------------------------------------------------------------------------ copies
     def fill(self, value, stream=None):

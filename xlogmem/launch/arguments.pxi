@@ -10,6 +10,7 @@ from libc.stdint cimport uint64_t
 
 from xlogmem._foreign.advice import kind_of
 from xlogmem._base.failures cimport LOST
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport IGNORE_UNTRACKED, Found, Request
 from xlogmem._foreign.named cimport Extent
 from xlogmem._order cimport current_thread
@@ -29,6 +30,8 @@ from xlogmem.blocks cimport (
 
 
 cdef int register(LaunchRecorder recorder, object what, int access) except -1:
+    cdef Section section
+    section.begin(recorder)
     recorder.refuse_late(access)
     if recorder.unsettled is not None and NAMES_NOTHING in recorder.unsettled:
         recorder.unsettled = None
@@ -72,6 +75,8 @@ cdef int add_uses_of_tuple(LaunchRecorder recorder, tuple things, int access) ex
 cdef int add_uses_of_list(LaunchRecorder recorder, list things, int access) except -1:
     """Register each object of a list; foreign code may change the list meanwhile."""
     cdef Py_ssize_t i = 0
+    cdef Section section                                # of the list: another thread may change it
+    section.begin(things)
     while i < PyList_GET_SIZE(things):
         if not add_block(recorder, PyList_GET_ITEM(things, i), access):
             thing = <object>PyList_GET_ITEM(things, i)

@@ -9,6 +9,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem.resources.direct import DirectMemoryResource
 from xlogmem._base.cpp cimport vector
 from xlogmem._base.failures cimport SOURCE_IS_CAPTURING, STREAM_IS_CAPTURING
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport (
     HeldBlock,
     Range,
@@ -52,6 +53,8 @@ cdef class Held:
 
     cdef int release(self) except -1:
         """Hold the block no longer."""
+        cdef Section section
+        section.begin(self)
         if self.is_held:
             self.is_held = False
             with nogil:
@@ -119,6 +122,8 @@ cdef class CaptureCore(Core):
         cdef uint64_t number = known.state.number if known is not None else 0
         cdef Discipline discipline
         cdef StreamState* state
+        cdef Section section
+        section.begin(self)
         if stream is not None:
             return stream
         with nogil:
@@ -178,11 +183,12 @@ cdef class CaptureCore(Core):
         """Let unrecorded work on a stand-in follow on the streams that take part, also those that the program has made
         join by events of its own."""
         cdef Context context = self.ordering.context
+        cdef vector[StreamOutside] streams = streams_of(block)
         cdef size_t i
-        for i in range(block.streams.size()):
-            if (block.streams[i].lives and block.streams[i].handle not in self.members
-                    and capture_on(<cy.CUstream>block.streams[i].handle, context) is self):
-                self.catch_up(self.member(<cy.CUstream>block.streams[i].handle, None))
+        for i in range(streams.size()):
+            if (streams[i].lives and streams[i].handle not in self.members
+                    and capture_on(<cy.CUstream>streams[i].handle, context) is self):
+                self.catch_up(self.member(<cy.CUstream>streams[i].handle, None))
         for handle in list(self.members):
             self.allow_on(block, handle)
         return 0
@@ -230,7 +236,7 @@ cdef class CaptureCore(Core):
             block = self.make_stand_in(held, streams, self.first() if self.is_foreign else None)
         else:
             held.release()
-            block.streams = streams                     # there may be more consumers by now
+            set_streams(block, streams)                 # there may be more consumers by now
         self.meet(block)
         found.slot = block.slot
         found.generation = block.generation
@@ -244,8 +250,12 @@ cdef class CaptureCore(Core):
 
     cdef Stream stream_outside(self):
         """Return the stream on which memory of the graph is allocated."""
+        cdef Section section
+        section.begin(self)
         if self.outside is None:
-            self.outside = self.runtime.stream_pool.lane()
+            lane = self.runtime.stream_pool.lane()
+            if self.outside is None:                    # else another thread was quicker
+                self.outside = lane
         return self.outside
 
     cdef int own(self, uint32_t slot, uint64_t generation, Stream stream) except -1:
@@ -265,6 +275,7 @@ cdef class CaptureCore(Core):
         cdef Failure failure
         cdef Range memory
         cdef Found found
+        cdef Section section
         cdef int failed
         block.held = held
         block.streams = streams
@@ -284,6 +295,7 @@ cdef class CaptureCore(Core):
             self.fail(&failure, "naming memory in a capture")
         block.slot = found.slot
         block.generation = found.generation
+        section.begin(self)
         if self.is_over:                                # since another thread has ended it
             held.release()
             self.refuse_over()
@@ -306,23 +318,31 @@ cdef class CaptureCore(Core):
 
     # ------------------------------------------------------------------------------------------ the end
     cdef bint has_open_window(self):
-        return any([(<Stream>stream).state.windows for stream in self.members.values()])
+        return any([(<Stream>stream).state.windows for stream in list(self.members.values())])
 
     cdef bint may_be_written(self, StandIn block) except -1:
         """True if work that is not recorded may have written a block in the capture: the fill of new memory, that of an
         opaque stream or of a consumer, that of the library that captures."""
         cdef bint may = self.is_foreign or block.held.block.home in self.members
+        cdef vector[StreamOutside] streams = streams_of(block)
         cdef size_t i
-        for i in range(block.streams.size()):
-            may = may or block.streams[i].handle in self.members
+        for i in range(streams.size()):
+            may = may or streams[i].handle in self.members
         return may
+
+    cdef int note_over(self) except -1:
+        """From here on no block is named in the capture."""
+        cdef Section section
+        section.begin(self)
+        self.is_over = True
+        return 0
 
     cdef list end(self, bint failed):
         """End the order of the capture.  Returns the blocks that launches of the graph use; after a failure none."""
         cdef StandIn block
         cdef list used = []
-        self.is_over = True
-        for item in self.stand_ins.values():
+        self.note_over()
+        for item in list(self.stand_ins.values()):
             block = <StandIn>item
             with nogil:
                 block.held.access = READ_WRITE if block.is_graphs else access_of(&self.state, block.slot)
@@ -344,9 +364,29 @@ cdef class CaptureCore(Core):
         return used
 
 
+cdef vector[StreamOutside] streams_of(StandIn block) noexcept:
+    cdef Section section
+    section.begin(block)
+    return block.streams
+
+
+cdef void set_streams(StandIn block, vector[StreamOutside]& streams) noexcept:
+    cdef Section section
+    section.begin(block)
+    block.streams = streams
+
+
+cdef void add_stream(StandIn block, StreamOutside* outside) noexcept:
+    cdef Section section
+    section.begin(block)
+    block.streams.push_back(outside[0])
+
+
 cdef bint may_follow_on(StandIn block, size_t handle) noexcept:
     """True if unrecorded work on a stand-in may follow on this stream, which is not its home since it was named."""
+    cdef Section section
     cdef size_t i
+    section.begin(block)
     for i in range(block.streams.size()):
         if block.streams[i].handle == handle and not (block.streams[i].is_home and block.is_at_home):
             return True

@@ -19,6 +19,7 @@ from xlogmem.errors import StreamMisuseError
 from xlogmem.resources import AsyncMemoryResource, DirectMemoryResource
 from xlogmem.resources.layers import layers_of
 from xlogmem._base.failures cimport Failure, raise_failure
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport (
     ADOPT_UNTRACKED,
     IGNORE_UNTRACKED,
@@ -71,7 +72,21 @@ def forget_peers(int device_id):
     cdef Core core
     accesses_changed += 1                   # for queries that are under way in other threads
     for core in all_runtimes():
-        core.accessible &= ~(<uint64_t>1 << (device_id & 63))
+        forbid(core, <uint64_t>1 << (device_id & 63))
+
+
+cdef void forbid(Core core, uint64_t bit) noexcept:
+    cdef Section section
+    section.begin(core)
+    core.accessible &= ~bit
+
+
+cdef void allow(Core core, uint64_t bit, uint64_t changed) noexcept:
+    """Note an access that was queried when accesses had changed so often."""
+    cdef Section section
+    section.begin(core)
+    if changed == accesses_changed:
+        core.accessible |= bit
 
 
 # ---------------------------------------------------------------------------------------------- whose block it is
@@ -202,9 +217,9 @@ cdef int refuse_inaccessible(LaunchRecorder recorder, Stream own_stream) except 
                     "(CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS is 0): copy it there")
             continue
         changed = accesses_changed
-        if (refuse_inaccessible_block(recorder, request, ptr, own_stream) and not apart and hands_out_one_kind(core)
-                and changed == accesses_changed):
-            core.accessible |= bit
+        if (refuse_inaccessible_block(recorder, request, ptr, own_stream) and not apart
+                and hands_out_one_kind(core)):
+            allow(core, bit, changed)
     return 0
 
 

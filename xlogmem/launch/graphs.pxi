@@ -8,6 +8,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._base.signatures import Signed
 from xlogmem._base.cpp cimport make_new
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport (
     NOT_READY,
     GraphState,
@@ -90,7 +91,7 @@ cdef class Graph:
         DriverError
             The driver refused.
         """
-        cdef CaptureCore core = self.core
+        cdef CaptureCore core = self.capture_core()
         cdef Stream known = stream if isinstance(stream, Stream) else None
         cdef cy.CUstream handle = <cy.CUstream><size_t>known.handle if known is not None else parse(stream)
         cdef Stream member
@@ -121,6 +122,16 @@ cdef class Graph:
             raise
         core.catch_up(member)
 
+    cdef CaptureCore capture_core(self):
+        cdef Section section
+        section.begin(self)
+        return self.core
+
+    cdef tuple blocks_held(self):
+        cdef Section section
+        section.begin(self)
+        return self.held
+
     cdef int begin(self, CaptureCore core) except -1:
         self.core = core
         self.runtime = core.runtime
@@ -130,8 +141,10 @@ cdef class Graph:
     cdef int end(self, bint failed) except -1:
         """Take what the capture has used."""
         cdef CaptureCore core = self.core
+        cdef Section section
         cdef Request* request
         cdef Held held
+        section.begin(self)
         self.core = None
         self.held = tuple(core.end(failed))
         for item in self.held:
@@ -145,8 +158,10 @@ cdef class Graph:
         return 0
 
     cdef int release(self) except -1:
-        cdef tuple held = self.held
-        self.held = None
+        cdef tuple held
+        cdef Section section
+        section.begin(self)
+        held, self.held = self.held, None
         for item in held or ():
             (<Held>item).release()
         return self.runtime.free_dropped()
@@ -251,7 +266,7 @@ cdef class Graph:
     cdef tuple blocks(self, uint32_t access):
         cdef Held held
         cdef list found = []
-        for item in self.held or ():
+        for item in self.blocks_held() or ():
             held = <Held>item
             if held.access == access:
                 found.append(self.runtime.identity(held.block.ptr, held.block.generation, held.block.slot, None))
@@ -307,7 +322,8 @@ cdef class Graph:
     def __repr__(self):
         if self.runtime is None:
             return "<Graph that was never captured>"
-        return f"<Graph of device {self.runtime.device_id}: {counted(len(self.held or ()), 'block')}, {self.state}>"
+        blocks = counted(len(self.blocks_held() or ()), "block")
+        return f"<Graph of device {self.runtime.device_id}: {blocks}, {self.state}>"
 
 
 cdef GraphState* launches_of(object graph, Core runtime) except NULL:

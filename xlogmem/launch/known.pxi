@@ -52,7 +52,7 @@ cdef CaptureCore capture_on(cy.CUstream handle, Context context):
             capture_of(handle, &capture, &ignored)      # what fails here fails on entry, too
             leave_context(&scope)
     if capture == <uint64_t>SPOILT_CAPTURE:             # its core says so
-        return next((each for each in captures.values() if <size_t>handle in (<CaptureCore>each).members), None)
+        return next((each for each in list(captures.values()) if <size_t>handle in (<CaptureCore>each).members), None)
     return captures.get(capture)
 
 
@@ -89,7 +89,7 @@ cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consum
     stand_in = core.stand_ins[block.generation]
     outside.handle = <size_t>consumer.state.handle
     outside.is_home = outside.lives = False
-    stand_in.streams.push_back(outside)
+    add_stream(stand_in, &outside)
     return core.meet(stand_in)
 
 
@@ -131,7 +131,7 @@ cdef Stream captured_foreign(object what):
     runtime cannot look at it meanwhile."""
     cdef cy.CUstream handle = parse(what)
     cdef CaptureCore core
-    for context in {each.ordering.context for each in captures.values()}:
+    for context in {each.ordering.context for each in list(captures.values())}:
         core = capture_on(handle, context)
         if core is not None:
             return core.entered(handle, None)

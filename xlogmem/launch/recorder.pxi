@@ -6,6 +6,7 @@ from xlogmem._base.signatures import Signed
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.cpp cimport unlikely
 from xlogmem._base.failures cimport Failure, raise_failure
+from xlogmem._base.sections cimport Section
 from libc.stdint cimport uint64_t
 
 from xlogmem._core cimport (
@@ -212,7 +213,9 @@ cdef class LaunchRecorder:
 
     cdef int open_here(self) except -1:
         cdef Failure failure
+        cdef Section section                            # a thread that shares the recorder is refused, as `busy` says
         cdef int done = DONE
+        section.begin(self)
         if self.window == NULL or self.busy or self.preflighted or self.done or self.unsettled is not None:
             self.settle()
         if self.window.requests.empty():
@@ -308,7 +311,9 @@ cdef class LaunchRecorder:
 
     cdef int finish_here(self, Outcome outcome) except -1:
         cdef OrderState* order
+        cdef Section section
         cdef bint more
+        section.begin(self)
         if self.window == NULL or self.busy or self.done or process_was_forked():
             self.refuse_busy()
             how = "cancelled" if self.cancelled else "committed"

@@ -1,4 +1,5 @@
-# The windows that recorders own.  A runtime keeps some windows for its next recorders; the GIL guards these.
+# The windows that recorders own.  A runtime keeps some windows for its next recorders; the GIL guards these, or a
+# section of the runtime's core.
 # Finalizers come and go inside any allocation, so taking and returning a window are single steps.
 
 from cpython.exc cimport PyErr_Fetch, PyErr_Restore
@@ -7,6 +8,7 @@ from libc.stdint cimport uint64_t
 
 from xlogmem._base.log import warn
 from xlogmem._base.units import counted
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport abandon, is_host, return_window, take_window
 from xlogmem._driver cimport process_is_closing
 from xlogmem.blocks cimport RESERVE_WITH_GIL, Core
@@ -15,6 +17,8 @@ from xlogmem.blocks cimport RESERVE_WITH_GIL, Core
 cdef inline Window* window_for(Core core) noexcept:
     """Take a window from the runtime's reserve, or from the core's; it is empty and closed."""
     cdef Window* window
+    cdef Section section
+    section.begin(core)
     if core.n_windows == 0:
         return take_window(&core.state)
     core.n_windows -= 1
@@ -29,6 +33,8 @@ cdef void end_window(Window* window, void* core, uint64_t number) noexcept:
     cdef PyObject* kind
     cdef PyObject* error
     cdef PyObject* traceback
+    cdef Section section
+    section.begin_of(core)
     if window.is_open:
         if not process_is_closing():
             PyErr_Fetch(&kind, &error, &traceback)      # the one that is under way stays

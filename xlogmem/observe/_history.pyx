@@ -11,6 +11,7 @@ from libc.string cimport strerror
 
 from xlogmem._base.cpp cimport atomic, make_new, unlikely, vector
 from xlogmem._base.labels cimport largest_tag, tags_by_number
+from xlogmem._base.sections cimport Section
 
 
 __all__ = ["begin", "clock", "count", "end", "ends_of", "events", "is_spoiled", "loaded"]
@@ -25,6 +26,7 @@ cdef extern from *:
 
 cdef Ring* ring = make_new[Ring]()              # never destroyed: threads may outlive the interpreter
 cdef atomic[uintptr_t] site_finder              # of the check's sites; stays, for calls that outlast a recording
+cdef object recording = object()                # whose section, or the GIL, guards the ring's beginning and end
 cdef bint is_begun = False
 
 include "history/timed.pxi"    # durations of waits on streams
@@ -64,7 +66,9 @@ def begin(size_t max_events, int stacks, size_t site_function, bint timed, int f
     a file as `Ring.begin` requires it; definitions that events refer to are appended to this file.  `stack_text`
     returns the text of a stack by its number."""
     global is_begun
+    cdef Section section
     cdef int error
+    section.begin(recording)
     if is_begun:
         raise RuntimeError("a history is recorded already; end that one first")
     if site_function:
@@ -81,6 +85,8 @@ def begin(size_t max_events, int stacks, size_t site_function, bint timed, int f
 def end():
     """End the recording, after no runtime records any more: drop the events."""
     global is_begun
+    cdef Section section
+    section.begin(recording)
     is_begun = False
     end_records()
     with nogil:
@@ -102,11 +108,15 @@ def events(uint64_t most):
     """The newest events as bytes, oldest first; the tags that the events refer to, by number from 1; and the number of
     all events so far.  While runtimes record, events that are being written are left out.  The field `bytes` of a timed
     wait is the time that the wait held up its stream, in nanoseconds, plus 1."""
-    cdef dict times = times_known() if ring.timed else {}
-    cdef uint64_t count = ring.count()
-    cdef uint64_t number = count - most if count > most else 0
+    cdef dict times
+    cdef uint64_t count, number
+    cdef Section section
     cdef vector[Event] kept
     cdef Event event
+    section.begin(recording)
+    times = times_known() if ring.timed else {}
+    count = ring.count()
+    number = count - most if count > most else 0
     while number < count:
         if ring.read(number, &event):
             if times and event.kind == STREAM_WAITS and number in times:
@@ -123,8 +133,10 @@ def ends_of(generations):
     cdef vector[Event] kept
     cdef Event event
     cdef uint64_t count, number
+    cdef Section section
     for generation in sorted(generations):              # this may run code that ends the history
         wanted.push_back(<uint64_t>generation)
+    section.begin(recording)
     count = ring.count() if is_begun else 0
     number = count - min(count, ring.room())
     while number < count:

@@ -14,15 +14,14 @@ from xlogmem.observe._history cimport (
 
 
 cdef Ring* history = the_ring()
-cdef uint32_t numbers = 0                           # of orders; the GIL guards it
+cdef atomic[uint32_t] numbers                       # of orders so far
 
 
 cdef uint32_t next_mark(int device_id) noexcept:
     """The mark by which events name an order: a number of 18 bits, which counts from 1 and starts again at 1 after
     262,143 orders, and below it four bits of the device."""
-    global numbers
-    numbers = numbers % <uint32_t>0x3FFFF + 1
-    return mark_of(numbers << 4 | <uint32_t>(device_id & 15))
+    cdef uint32_t number = numbers.fetch_add(1) % <uint32_t>0x3FFFF + 1
+    return mark_of(number << 4 | <uint32_t>(device_id & 15))
 
 
 cdef uint64_t note_order(OrderState* order, EventKind kind, StreamState* stream, StreamState* source,

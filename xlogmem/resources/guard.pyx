@@ -27,6 +27,7 @@ from xlogmem.resources.sinks import called_at_once
 from xlogmem._base.failures cimport Failure, raise_failure
 from xlogmem._base.labels cimport parse_depth
 from xlogmem._base.locks cimport read_under
+from xlogmem._base.sections cimport Section
 from xlogmem._driver cimport (
     LEAF_LOCK,
     Scope,
@@ -247,6 +248,8 @@ cdef class GuardResourceAdaptor(ResourceAdaptor):
 
     cdef int keep(self, object violation) except -1:
         """Keep a violation for `violations`, and to be raised.  Only a limited number is kept."""
+        cdef Section section
+        section.begin(self)
         if len(self.found) < KEPT:
             self.found.append(violation)
         if len(self.news) < KEPT:

@@ -13,6 +13,7 @@ from xlogmem._base.cpp cimport atomic
 from xlogmem._base.failures cimport OUT_OF_BUDGET, Budget, Failure, UnderWay, put_back, set_aside
 from xlogmem._base.labels cimport held
 from xlogmem._base.locks cimport mutex
+from xlogmem._base.sections cimport Section
 from xlogmem._driver cimport (
     LEAF_LOCK,
     forget_at_forks,
@@ -230,7 +231,9 @@ cdef class LimitingResourceAdaptor(ResourceAdaptor):
         self.table.trim = trim
 
     cdef int bind(self, StreamPool stream_pool) except -1:
+        cdef Section section
         ResourceAdaptor.bind(self, stream_pool)
+        section.begin(self)
         self.runtimes = [known for known in self.runtimes if known() is not None]
         self.runtimes.append(weakref.ref(stream_pool.ordering.core()))
         self.limit_state.sharers.store(len(self.runtimes))

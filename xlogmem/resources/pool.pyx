@@ -51,6 +51,7 @@ from xlogmem.resources.layers import described, layers_of
 from xlogmem.resources.limiting import LimitingResourceAdaptor
 from xlogmem._base.cpp cimport make_new, vector
 from xlogmem._base.failures cimport NO_FAILURE, Failure, raise_failure
+from xlogmem._base.sections cimport Section
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_is_closing, total_memory
 from xlogmem.resources.base cimport STREAM_ORDERED, refuse_upstream
 
@@ -271,8 +272,10 @@ cdef class PoolMemoryResource(DeviceMemoryResource):
 
     cdef int bind(self, StreamPool stream_pool) except -1:
         cdef Failure failure
+        cdef Section section
         cdef Scope scope
         cdef int failed
+        section.begin(self)
         if self.stream_pool is stream_pool:
             return 0
         if self.upstream is None:

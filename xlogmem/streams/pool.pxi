@@ -2,9 +2,9 @@
 # the pool, its runtime and all handles are gone.  `Stream.__dealloc__` pushes a stream without handles on a list, and
 # the next `acquire` sorts the list.
 #
-# The GIL guards the lists, without another lock: a thread that creates a stream may wait in the driver, and other
-# threads go on.  Other threads may run whenever the GIL is released, and finalizers at any allocation, so each change
-# of a list is one step.
+# The GIL guards the lists, or a section of the ordering, without another lock: a thread that creates a stream may wait
+# in the driver, and other threads go on.  Other threads may run whenever the GIL is released, and finalizers at any
+# allocation, so each change of a list is one step.
 
 import time
 
@@ -14,6 +14,7 @@ from xlogmem._base.signatures import Signed
 from xlogmem._base.units import parse_device_id, parse_number
 from xlogmem.errors import StreamMisuseError
 from xlogmem._base.failures cimport PROCESS_WAS_FORKED, Failure, raise_failure
+from xlogmem._base.sections cimport Section
 from xlogmem._driver cimport Scope, context_of, enter_context, leave_context, process_was_forked, stream_create
 from xlogmem._order cimport ORDINARY, Discipline, OrderState, register_stream_locked
 
@@ -81,6 +82,8 @@ cdef class StreamPool:
         cdef Scope scope
         cdef int failed
         cdef StreamState* state = NULL
+        cdef Section section
+        section.begin(self.ordering)
         self.being_made += is_counted           # counts as acquired: the pool does not grow beyond its capacity
         with nogil:
             failed = enter_context(self.ordering.context.handle, &scope, &failure)
@@ -114,12 +117,12 @@ cdef class StreamPool:
         return taken
 
     cdef int collect_idle(self) except -1:
-        """Sort the streams whose last handle is gone."""
+        """Sort the streams whose last handle is gone.  Called in the section."""
         cdef StreamState* state = self.ordering.state.idle.exchange(NULL)
         cdef StreamState* following
         while state != NULL:
             following = state.next
-            state.idle = False
+            state.idle.store(0)
             key = (<int>state.discipline, self.priorities[<size_t>state])
             if state.handles.load() == 0:
                 self.spare.setdefault(key, []).append(<size_t>state)
@@ -156,6 +159,7 @@ cdef class StreamPool:
         """
         cdef Stream idle
         cdef Failure failure
+        cdef Section section
         cdef int wanted = discipline_of(discipline)
         priority = parse_number("priority", priority, INT32_MIN, INT32_MAX)
         if self.ordering is None:
@@ -163,6 +167,7 @@ cdef class StreamPool:
         if process_was_forked():
             failure.kind = PROCESS_WAS_FORKED
             raise_failure(&failure)
+        section.begin(self.ordering)
         while True:
             idle = self.take(wanted, priority)
             if idle is not None:
@@ -181,6 +186,8 @@ cdef class StreamPool:
     cdef Stream take(self, int discipline, priority):
         """A stream without handles that has this discipline and priority, or None."""
         cdef StreamState* state
+        cdef Section section
+        section.begin(self.ordering)
         self.collect_idle()
         spare = self.spare.get((discipline, priority))
         while spare:
@@ -198,6 +205,8 @@ cdef class StreamPool:
         """Another handle of a stream in use, in turn; None if no stream in use has this discipline and priority."""
         cdef StreamState* state
         cdef list suited = []
+        cdef Section section
+        section.begin(self.ordering)
         for address in self.states[1:]:
             state = <StreamState*><size_t>address
             if state.handles.load() and <int>state.discipline == discipline and self.priorities[address] == priority:
@@ -235,6 +244,8 @@ cdef class StreamPool:
             The id is unknown to this pool, or its stream returned to the pool.
         """
         cdef StreamState* state
+        cdef Section section
+        section.begin(self.ordering)
         for address in self.states:
             state = <StreamState*><size_t>address
             if (state.handles.load() or state.index == 0) and state.number == id:       # a spare one is renumbered

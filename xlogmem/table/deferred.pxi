@@ -16,6 +16,7 @@ from xlogmem._base.texts import printable
 from xlogmem._base.cpp cimport atomic, flag, make_new, push, vector
 from xlogmem._base.labels cimport release
 from xlogmem._base.locks cimport mutex
+from xlogmem._base.sections cimport Section
 from xlogmem._driver cimport LEAF_LOCK, process_was_forked, take_at_forks
 from xlogmem.blocks cimport Core
 
@@ -43,6 +44,9 @@ cdef cppclass DeferredCalls:
 
 cdef DeferredCalls* deferred = make_new[DeferredCalls]()      # never destroyed: threads may outlive the interpreter
 take_at_forks(&deferred.lock, LEAF_LOCK)
+
+
+cdef object collecting = object()           # whose section finds no hold that another thread is releasing
 
 
 cdef void schedule_deferred() noexcept nogil:
@@ -77,27 +81,36 @@ def _exit():
             waited += 1
 
 
-cdef int run_deferred(void* _) noexcept:
-    """Release the holds that were closed, drop owners, and write the log.  Called with the GIL."""
+cdef RuntimeHold* take_deferred(list cores, vector[LogLine]& log_lines, uint64_t* left_out) noexcept:
+    """Take the holds that were closed, the lines of the log, and the cores that have owners to drop."""
+    cdef Section section
     cdef RuntimeHold* hold
-    cdef RuntimeHold* following
     cdef vector[RuntimeHold*] with_owners
-    cdef vector[LogLine] log_lines
-    cdef uint64_t left_out
-    cdef list cores = []                        # first: a collection may run here
     cdef size_t i
+    section.begin(collecting)
     deferred.scheduled.store(0)
     hold = deferred.closed.exchange(NULL)       # first: a hold that is among these has come to the other list before
     deferred.lock.lock()                        # a leaf, never held for long
     log_lines = deferred.log_lines
     deferred.log_lines.clear()
-    left_out = deferred.left_out
+    left_out[0] = deferred.left_out
     deferred.left_out = 0
     with_owners = deferred.with_owners
     deferred.with_owners.clear()
     deferred.lock.unlock()
-    for i in range(with_owners.size()):
+    for i in range(with_owners.size()):         # their holds are released after this section
         cores.append(<object>with_owners[i].owner)
+    return hold
+
+
+cdef int run_deferred(void* _) noexcept:
+    """Release the holds that were closed, drop owners, and write the log.  Called with the GIL."""
+    cdef RuntimeHold* following
+    cdef vector[LogLine] log_lines
+    cdef uint64_t left_out
+    cdef list cores = []                        # first: a collection may run here
+    cdef RuntimeHold* hold = take_deferred(cores, log_lines, &left_out)
+    cdef size_t i
     for core in cores:                          # runs finalizers, and so other threads, which may release these holds
         (<Core>core).drop_owners()
     while hold != NULL:

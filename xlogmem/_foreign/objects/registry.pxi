@@ -1,10 +1,10 @@
 # Foreign streams named by Python objects, and the objects that keep the streams alive.
 #
-# The GIL guards the owners, without another lock: a thread that unregisters a stream may wait for a full queue, and
-# other threads go on.  They may call the registry whenever the GIL is released, and so may finalizers, which the
-# garbage collector runs at any allocation.  So each change of a dictionary is one step, and is right whatever came
-# before it.  Loops iterate over a list of keys: neither `list(d.items())` nor `d.copy()` is safe from a collection
-# inside it.
+# The GIL guards the owners, or a section of the registry, without another lock: a thread that unregisters a stream may
+# wait for a full queue, and other threads go on.  They may call the registry whenever the GIL is released, and so may
+# finalizers, which the garbage collector runs at any allocation.  So each change of a dictionary is one step, and is
+# right whatever came before it.  Loops iterate over a list of keys: neither `list(d.items())` nor `d.copy()` is safe
+# from a collection inside it.
 
 import weakref
 
@@ -15,6 +15,7 @@ from cpython.ref cimport PyObject
 from xlogmem._base.log import warn
 from xlogmem.errors import BlockingStreamWarning, DriverError, StreamMisuseError
 from xlogmem._base.failures cimport DEVICE_IS_LOST, LOST, STREAM_IS_ELSEWHERE, raise_failure
+from xlogmem._base.sections cimport Section
 from xlogmem._driver cimport (
     LEGACY,
     PER_THREAD,
@@ -213,14 +214,20 @@ cdef class StreamRegistry:
             raise_failure(&failure, f"registering {stream!r}", self.ordering.state.lost)
         found = counted_handle(self.ordering, state)
         entry = self.keep(found, names)
-        if entry.names is None:                         # else another runtime there has named it before
-            entry.names = names
-        entry.names[key] = name
+        self.add_name(entry, names, key, name)
         self.by_remote[key] = entry
         if not stream.registered:                       # meanwhile, by another thread, which may not have seen this
             self.unregister(found, self.default())
             raise StreamMisuseError(f"{stream!r} was unregistered")
         return found
+
+    cdef int add_name(self, Owner entry, dict names, tuple key, tuple name) except -1:
+        cdef Section section
+        section.begin(entry)
+        if entry.names is None:                         # else another runtime there has named it before
+            entry.names = names
+        entry.names[key] = name
+        return 0
 
     cdef Stream at_home(self, Stream stream):
         """The handle by which programs know a stream: for a remote stream, a handle of a runtime of its own device."""
@@ -532,7 +539,9 @@ cdef class StreamRegistry:
 
     cdef Owner keep(self, Stream stream, object what):
         """Hold an object as long as the stream is registered.  Returns the entry of the object that is held for it."""
-        cdef Owner entry
+        cdef Owner entry, kept
+        cdef Section section
+        section.begin(self)
         if len(self.by_owner) >= self.sweep_at:
             self.sweep()
         entry = self.by_owner.get(id(what))
@@ -543,12 +552,15 @@ cdef class StreamRegistry:
         entry.state = stream.state
         entry.state.handles.fetch_add(1)
         entry.held = what
-        if self.by_number.setdefault(stream.id, entry) is entry:    # else a finalizer, or another thread, was faster
+        kept = self.by_number.setdefault(stream.id, entry)
+        if kept is entry:                                           # else a finalizer, or another thread, was faster
             self.by_owner[id(what)] = entry
-        return self.by_number[stream.id]
+        return kept
 
     cdef int drop_owner(self, Owner entry) except -1:
         """Drop the owner of a registration that ended, or an object that names another stream by now."""
+        cdef Section section
+        section.begin(self)
         if self.by_owner.get(id(entry.held)) is entry:
             del self.by_owner[id(entry.held)]
         self.by_number.pop(entry.state.number, None)

@@ -7,6 +7,7 @@ from xlogmem._base.texts import as_html, shown
 from xlogmem._base.units import format_bytes
 from xlogmem.errors import StaleBufferError
 from xlogmem.interop._dtypes import DTYPES
+from xlogmem._base.sections cimport Section
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, refuse_freed
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 
@@ -37,6 +38,12 @@ cdef class ArrayView(BlockView):
         if reason != NULL:
             raise StaleBufferError((<bytes>reason).decode())
         return 0
+
+    cdef object owner_now(self):
+        """Return the owner, which another thread may drop by a release."""
+        cdef Section section
+        section.begin(self)
+        return self.owner
 
     cdef int refuse_consumed(self) except -1:
         """Raise if the buffer has no memory: parts of other stale buffers may be made."""
@@ -72,7 +79,7 @@ cdef class ArrayView(BlockView):
             or ``consumed``.
         """
         self.refuse_stale()
-        return self.block
+        return self.held()
 
     # ------------------------------------------------------------------------------------------ description
     @property
@@ -141,8 +148,9 @@ cdef class ArrayView(BlockView):
             The buffer's block was freed.
         """
         self.refuse_stale()
-        if self.block is not None:
-            refuse_freed(self.block)
+        block = self.held()
+        if block is not None:
+            refuse_freed(block)
         return self.layout.ptr
 
     @property
@@ -152,13 +160,17 @@ cdef class ArrayView(BlockView):
 
     # ------------------------------------------------------------------------------------------ views
     def __copy__(self):
+        cdef Section section
+        section.begin(self)
         self.refuse_consumed()
-        return new_buffer(self.device, self.block, self.layout, self.owner)
+        return new_buffer(self.device, self.held(), self.layout, self.owner_now())
 
     def __getitem__(self, key):
         """A part, which shares the memory: integers, slices and an ellipsis."""
+        cdef Section section
+        section.begin(self)
         self.refuse_consumed()
-        return new_buffer(self.device, self.block, self.layout.item(key), self.owner)
+        return new_buffer(self.device, self.held(), self.layout.item(key), self.owner_now())
 
     def __setitem__(self, key, value):
         raise TypeError("elements of a buffer cannot be assigned: use buffer[...].fill(value) or "
@@ -179,8 +191,10 @@ cdef class ArrayView(BlockView):
         ValueError
             The sizes do not fit, or the buffer is not contiguous.
         """
+        cdef Section section
+        section.begin(self)
         self.refuse_consumed()
-        return new_buffer(self.device, self.block, self.layout.seen_as(dtype, shape), self.owner)
+        return new_buffer(self.device, self.held(), self.layout.seen_as(dtype, shape), self.owner_now())
 
     def reshape(self, *shape):
         """The same elements, in the same order (C's), in another shape; the memory is shared.
@@ -195,15 +209,19 @@ cdef class ArrayView(BlockView):
         ValueError
             The shape has another number of elements, or only a copy could have this shape: nothing is copied.
         """
+        cdef Section section
+        section.begin(self)
         self.refuse_consumed()
         wanted = shape[0] if len(shape) == 1 else shape
-        return new_buffer(self.device, self.block, self.layout.reshaped(wanted), self.owner)
+        return new_buffer(self.device, self.held(), self.layout.reshaped(wanted), self.owner_now())
 
     @property
     def T(self):
         """The same elements with the dimensions in the reverse order; the memory is shared."""
+        cdef Section section
+        section.begin(self)
         self.refuse_consumed()
-        return new_buffer(self.device, self.block, self.layout.transposed(), self.owner)
+        return new_buffer(self.device, self.held(), self.layout.transposed(), self.owner_now())
 
     def __len__(self):
         if not self.layout.shape:
@@ -216,8 +234,9 @@ cdef class ArrayView(BlockView):
     def _repr_html_(self):
         """What it is and where, for notebooks; the memory itself is not looked at."""
         rows = [("dtype", self.dtype), ("shape", self.shape), ("bytes", format_bytes(self.nbytes))]
-        if self.stale() == NULL and self.block is not None:
-            rows += [("block", self.block.generation), ("tag", shown(self.block.tag))]
+        block = self.held()
+        if self.stale() == NULL and block is not None:
+            rows += [("block", block.generation), ("tag", shown(block.tag))]
         return as_html(repr(self), (("", ""), rows))
 
     def __repr__(self):

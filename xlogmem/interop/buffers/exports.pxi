@@ -11,6 +11,7 @@ from cpython.number cimport PyIndex_Check, PyNumber_Index
 
 from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import DTYPES
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport LAUNCHED, READ, READ_WRITE
 from xlogmem._driver cimport LEGACY
 from xlogmem._foreign.dltensor cimport COPIED, CPU, CUDA, READ_ONLY, DLDevice
@@ -27,7 +28,7 @@ from xlogmem.streams cimport Stream
 cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -1:
     """Export the memory on a stream, which is ordered after all uses so far.  If `export` is NULL, the export lasts
     until the block is freed."""
-    cdef DeviceBlock block = buffer.block               # another thread may release the buffer meanwhile
+    cdef DeviceBlock block = buffer.held()              # another thread may release the buffer meanwhile
     cdef LaunchRecorder recorder
     if block is None:
         buffer.refuse_stale()
@@ -44,7 +45,7 @@ cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -
 
 cdef int export_unordered(Buffer buffer, Export* export) except -1:
     """Export the memory to a consumer that orders its own work, on a stream that it does not name."""
-    cdef DeviceBlock block = buffer.block
+    cdef DeviceBlock block = buffer.held()
     if block is None:
         buffer.refuse_stale()
     return buffer.core.export_block(block, NULL, not buffer.layout.readonly, export)
@@ -150,6 +151,13 @@ cdef Stream choose_stream(Buffer buffer):
     return newest
 
 
+cdef int keep_named(Buffer buffer, Stream named) except -1:
+    cdef Section section
+    section.begin(buffer)
+    buffer.last_interface_stream = named
+    return 0
+
+
 cdef dict export_interface(Buffer buffer):
     cdef ArrayLayout layout = buffer.layout
     cdef Stream named = None
@@ -158,7 +166,7 @@ cdef dict export_interface(Buffer buffer):
     buffer.refuse_stale()
     if layout.size:
         named = choose_stream(buffer)
-        buffer.last_interface_stream = named if named.foreign else None     # own ones live as long as the runtime
+        keep_named(buffer, named if named.foreign else None)    # own ones live as long as the runtime
         export_ordered(buffer, named, NULL)
     return {"version": 3, "shape": layout.shape, "typestr": layout.dtype.typestr,
             "data": (layout.ptr, bool(layout.readonly)),
@@ -194,4 +202,4 @@ cdef tuple export_arrow(Buffer buffer, dict keywords):
             raise StreamMisuseError("__arrow_c_device_array__: the buffer's stream takes part in a capture, and the "
                                     "event of an Arrow array would belong to the graph. Export it before the capture, "
                                     "or as DLPack")
-    return schema, array_capsule(buffer.layout, buffer.device.status.device_id, buffer.block, recorder)
+    return schema, array_capsule(buffer.layout, buffer.device.status.device_id, buffer.held(), recorder)

@@ -15,6 +15,7 @@ from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import dtype_of
 from xlogmem.launch import until_accessible
 from xlogmem.streams import host
+from xlogmem._base.sections cimport Section
 from xlogmem._core cimport READ, READ_WRITE
 from xlogmem.blocks cimport Core, DeviceBlock, refuse_freed
 from xlogmem.interop._layout cimport ArrayLayout
@@ -32,7 +33,7 @@ cdef class MappedMemory:
 
 cdef MappedMemory new_memory(Buffer buffer, bint writable):
     cdef MappedMemory memory = MappedMemory.__new__(MappedMemory)
-    memory.block, memory.owner, memory.writable = buffer.block, buffer.owner, writable
+    memory.block, memory.owner, memory.writable = buffer.held(), buffer.owner_now(), writable
     memory.start, memory.nbytes = buffer.layout.start, buffer.layout.extent
     return memory
 
@@ -104,6 +105,8 @@ cdef class Mapping:
 
     cdef bint detach(self) except -1:
         """Make the array empty.  True if it has views that are alive."""
+        cdef Section section
+        section.begin(self)
         array, memory = self.array, self.memory
         self.array = self.memory = None
         weakref.finalize(array, keep_until_then, memory).atexit = False

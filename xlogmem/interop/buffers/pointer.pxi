@@ -4,6 +4,7 @@
 cimport cython
 
 from xlogmem.errors import StreamMisuseError
+from xlogmem._base.sections cimport Section
 from xlogmem.launch cimport LaunchRecorder
 
 
@@ -18,6 +19,8 @@ cdef class Pointer:
             self.status.accesses.fetch_sub(1)
 
     def __enter__(self):
+        cdef Section section
+        section.begin(self)
         if self.buffer is None or self.entered:
             raise StreamMisuseError("a pointer is entered once; take another for each launch")
         self.status.accesses.fetch_add(1)
@@ -41,6 +44,8 @@ cdef class Pointer:
         self.recorder.cancel()
 
     cdef int leave(self) except -1:
+        cdef Section section
+        section.begin(self)
         if self.entered:
             self.entered = False
             self.status.accesses.fetch_sub(1)

@@ -7,6 +7,7 @@
 from xlogmem._base.cpp cimport atomic, make_new
 from xlogmem._base.failures cimport UnderWay, put_back, set_aside
 from xlogmem._base.labels cimport end_keeping_tags, keep_tags, tags_by_number
+from xlogmem._base.sections cimport Section
 
 
 cdef extern from "<pthread.h>" nogil:
@@ -57,16 +58,23 @@ cdef void write_tag(uint32_t number, str tag) noexcept:
         write_record(f'{{"tag": {number}, "text": {quoted(tag)}, "clock": {list(clock())}}}')
 
 
+cdef object stack_text_now():
+    cdef Section section
+    section.begin(recording)
+    return text_of_stack
+
+
 cdef void write_stacks() noexcept with gil:
     """Write the stacks that were found since the last stack was written."""
     cdef uint32_t number = 0, last = xlogmem_place
     cdef UnderWay exception
-    if text_of_stack is None:
+    text = stack_text_now()
+    if text is None:
         return
     set_aside(&exception)
     try:
         for number in range(stacks_written.load() + 1, last + 1):
-            write_record(f'{{"stack": {number}, "frames": {text_of_stack(number)}, "clock": {list(clock())}}}')
+            write_record(f'{{"stack": {number}, "frames": {text(number)}, "clock": {list(clock())}}}')
     except MemoryError:                                 # a call at a new place tries again
         last = number - 1
     finally:
@@ -78,5 +86,7 @@ cdef void write_stacks() noexcept with gil:
 cdef int write_record(str text) except -1:
     """Append a line to the file.  It begins with a line end, in case the line before was cut off."""
     cdef bytes line = f"\n{text}\n".encode("ascii")
+    cdef Section section
+    section.begin(recording)                 # the file is not closed meanwhile
     ring.append(line, len(line))
     return 0

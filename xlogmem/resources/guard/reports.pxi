@@ -10,6 +10,7 @@ from xlogmem._base.log import logger, warn
 from xlogmem.errors import MemoryCorruptionError, MemoryGuardWarning
 from xlogmem._base.cpp cimport vector
 from xlogmem._base.failures cimport Failure, keep_exception
+from xlogmem._base.sections cimport Section
 
 
 cdef void publish(GuardResourceAdaptor guard) noexcept:
@@ -77,6 +78,8 @@ def _warn(violation):
 cdef object take_news(GuardResourceAdaptor guard):
     """Take the violations found since the last call: an error for them, or a list if nothing is to be raised.  If an
     interrupt prevents the error from being made, the next call returns them."""
+    cdef Section section
+    section.begin(guard)
     news, guard.news = guard.news, []
     left_out, guard.left_out = guard.left_out, 0
     if not guard.raises or not news:
