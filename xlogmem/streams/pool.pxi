@@ -185,14 +185,19 @@ cdef class StreamPool:
 
     cdef Stream take(self, int discipline, priority):
         """A stream without handles that has this discipline and priority, or None."""
+        cdef bint is_counted = priority is not None
         cdef StreamState* state
         cdef Section section
+        cdef bint taken
         section.begin(self.ordering)
         self.collect_idle()
         spare = self.spare.get((discipline, priority))
         while spare:
             state = <StreamState*><size_t>spare.pop()
-            if self.take_spare(state):                  # else `find_block` made a handle; it will return
+            self.being_made += is_counted               # it counts meanwhile: other threads run in `take_spare`
+            taken = self.take_spare(state)
+            self.being_made -= is_counted
+            if taken:                                   # else `find_block` made a handle; it will return
                 return counted_handle(self.ordering, state)
         return None
 
