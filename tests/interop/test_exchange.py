@@ -13,7 +13,16 @@ from foreign_streams import ForeignStream
 from four_streams import READ, READ_WRITE, WRITE, at
 
 import xlogmem
-from xlogmem import Buffer, DeviceRuntime, DeviceState, StaleBufferError, StreamMisuseError, UseAfterFreeError, runtime, use
+from xlogmem import (
+    Buffer,
+    DeviceRuntime,
+    DeviceState,
+    StaleBufferError,
+    StreamMisuseError,
+    UseAfterFreeError,
+    runtime,
+    use,
+)
 from xlogmem.interop import devices
 from xlogmem.sim.kernels import check
 
@@ -60,8 +69,7 @@ def test_the_table_is_of_dlpack_1_3_and_complete():
 @pytest.mark.parametrize("named", ["own", "held", "legacy"])
 @pytest.mark.parametrize("access", [READ, WRITE, READ_WRITE])
 def test_a_library_works_on_the_stream_of_the_use(x, access, named, dropped):
-    """The use orders it after earlier work elsewhere, and later uses elsewhere come after it.  The twin drops the waits.
-    """
+    """The use orders it after earlier work elsewhere, and later uses elsewhere come after it.  The twin drops waits."""
     a = x.state.full(512, 1, "uint8", x.S)
     x.use(x.S, (a.access(), WRITE))
     foreign = ForeignStream()
@@ -194,7 +202,7 @@ def test_a_use_in_another_thread_is_not_meant(x):
 def test_uses_on_several_streams_are_refused(x):
     a, b, c = (x.state.full(512, 1, "uint8", x.S) for _ in range(3))
     with use(x.T, read=a), use(x.U, read=b):
-        with pytest.raises(BufferError, match="several streams.*leave the others first"):
+        with pytest.raises(BufferError, match=r"several streams.*leave the others first"):
             x.library.stream()
         for take in (x.library.take, x.library.look):
             for buffer in (a, c):
@@ -234,7 +242,7 @@ def test_a_bare_handle_is_refused_but_for_the_time_of_a_call(x, dropped):
         x.driver.drop("cuStreamWaitEvent", 1)
     with use(stream.handle, runtime=x.runtime, write=a):
         for take, what in ((x.library.take, a), (x.library.take, b), (x.library.look, b)):
-            with pytest.raises(BufferError, match="nothing is known to keep that stream alive.*the stream's object"):
+            with pytest.raises(BufferError, match=r"nothing is known to keep that stream alive.*the stream's object"):
                 take(what)
         seen = x.library.look(a)
         x.kernels.fill(x.library.stream(), seen.data, 1, 1)
@@ -309,7 +317,6 @@ def test_a_result_that_is_dropped_is_freed():
 
 @pytest.mark.usefixtures("_own")
 def test_results_that_cannot_be_had(driver):
-    own = xlogmem.get_device_state()
     library = Library(Buffer)
     for wrong, text in (({"bits": 7}, "BufferError: no buffer has DLPack code 2 with 7 bits"),
                         ({"lanes": 2}, r"2 lane\(s\)"), ({"device": (CPU, 0)}, r"DLPack device \(1, 0\)"),
@@ -320,13 +327,12 @@ def test_results_that_cannot_be_had(driver):
         library.allocate((4, -1))
     for nth in (1, 2):
         driver.fail("cuMemAllocFromPoolAsync", nth, code=2)
-    with pytest.raises(RuntimeError, match="MemoryError: .*OUT_OF_MEMORY"):
+    with pytest.raises(RuntimeError, match=r"MemoryError: .*OUT_OF_MEMORY"):
         library.allocate((1 << 20,))
 
 
 @pytest.mark.usefixtures("_own")
 def test_a_tensor_that_cannot_become_a_buffer_is_still_the_librarys():
-    own = xlogmem.get_device_state()
     library = Library(Buffer)
     result = library.allocate((4,))
     for field, value in (("major", 2),):
@@ -387,12 +393,11 @@ def test_a_library_is_called_inside_a_capture(driver, kernels):
     library = Library(Buffer)
     one, other = (own.runtime.acquire_stream() for _ in range(2))
     a = own.full(4, 1.0, "float32", one)
-    with xlogmem.capture(one) as graph:
-        with use(one, read_write=a):
-            exported = library.take(a)
-            assert library.stream() == one.handle
-            kernels.fill(one.handle, exported.tensor.data, 1, 1)
-            exported.delete()
+    with xlogmem.capture(one) as graph, use(one, read_write=a):
+        exported = library.take(a)
+        assert library.stream() == one.handle
+        kernels.fill(one.handle, exported.tensor.data, 1, 1)
+        exported.delete()
     for stream in (one, other):
         graph.launch(stream)
     assert not driver.races()

@@ -59,7 +59,8 @@ def test_the_extent_of_an_array(four, shape, more, first, last):
 
 
 @pytest.mark.parametrize(("why", "kind", "more"), [
-    ("the function raises", {"raising": True}, {}), ("the function fails", {"failing": True}, {}), ("there is none", {"without": ("tensor_of",)}, {}),
+    ("the function raises", {"raising": True}, {}), ("the function fails", {"failing": True}, {}),
+    ("there is none", {"without": ("tensor_of",)}, {}),
     ("an unknown version", {"major": 2}, {}), ("an unknown capsule", {"name": b"another"}, {}),
     ("too large a reach", {}, {"strides": (LARGE, LARGE)}),
     ("no memory", {}, {"dtype": (0, 0, 1)}), ("outside of the address space", {}, {"offset": (1 << 64) - 1})])
