@@ -1,5 +1,5 @@
-# DLPack between functions in C: a type that has `__dlpack_c_exchange_api__` (PyTorch's tensors) describes its objects in
-# one call, where Python's methods take a dozen.
+# DLPack between functions in C: a type that has `__dlpack_c_exchange_api__` (PyTorch's tensors) describes its objects
+# in one call, where Python's methods take a dozen.
 #
 # Nothing but the description is taken.  Where there is none, or it contradicts itself, the object's methods are called
 # as those of any other: they say what is wrong.
@@ -52,8 +52,8 @@ cdef bint name_by_exchange(object what, Extent* extent) except -1:
 
 
 cdef bint fill_from_description(DLTensor* tensor, Extent* extent) noexcept:
-    """Fill in the bytes of a tensor with elements on a CUDA device.  False for any other, and for one that does not lie in
-    the address space."""
+    """Fill in the bytes of a tensor with elements on a CUDA device.  False for any other, and for one that does not lie
+    in the address space."""
     cdef int64_t itemsize = (<int64_t>tensor.dtype.bits * tensor.dtype.lanes + 7) // 8
     cdef int64_t below = 0, above = itemsize, stride = itemsize, reach
     cdef uint64_t first

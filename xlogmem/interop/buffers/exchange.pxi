@@ -45,8 +45,8 @@ cdef Buffer buffer_for_call(void* what):
 
 
 cdef Stream stream_of_consumer(Core core):
-    """Return the stream on which a library works that this thread calls, as a runtime of its device knows it.  It has to
-    live as long as its work is not waited for: a bare handle is refused, unless its owner is found."""
+    """Return the stream on which a library works that this thread calls, as a runtime of its device knows it.  It has
+    to live as long as its work is not waited for: a bare handle is refused, unless its owner is found."""
     cdef StreamState* state
     cdef Core inside = core_of_use(core.ordering.context.device_id, &state)
     cdef Stream stream
@@ -56,8 +56,8 @@ cdef Stream stream_of_consumer(Core core):
     if inside is not core or has_no_owner(state):
         stream = core.owned_stream(stream.handle) or core.stream_of(stream)
     if has_no_owner(stream.state):
-        raise BufferError(f"the library would work on {stream!r}, and nothing is known to keep that stream alive until the "
-                          "work is complete: give use() the stream's object in place of its handle")
+        raise BufferError(f"the library would work on {stream!r}, and nothing is known to keep that stream alive until "
+                          "the work is complete: give use() the stream's object in place of its handle")
     return stream
 
 

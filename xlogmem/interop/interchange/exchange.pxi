@@ -60,7 +60,8 @@ cdef Buffer new_result(DLTensor* prototype):
     dtype = dtype_of_dlpack(prototype.dtype.code, prototype.dtype.bits)
     if dtype is None or prototype.dtype.lanes != 1 or prototype.device.device_type != CUDA or device_id < 0:
         raise BufferError(f"no buffer has DLPack code {prototype.dtype.code} with {prototype.dtype.bits} bits and "
-                          f"{prototype.dtype.lanes} lane(s) on DLPack device ({prototype.device.device_type}, {device_id})")
+                          f"{prototype.dtype.lanes} lane(s) on DLPack device ({prototype.device.device_type}, "
+                          f"{device_id})")
     shape = shape_of_tensor(prototype)
     state = get_device_state(device_id)
     device = take_snapshot(state, device_id)
@@ -76,8 +77,8 @@ cdef int array_of_tensor(DLManagedTensorVersioned* tensor, void** array) except?
     cdef Buffer buffer
     if tensor.version.major != 1 or tensor.dl_tensor.device.device_type not in (CUDA, CUDA_MANAGED):
         raise BufferError(f"a tensor of DLPack {tensor.version.major}.{tensor.version.minor} on DLPack device "
-                          f"({tensor.dl_tensor.device.device_type}, {tensor.dl_tensor.device.device_id}) cannot become a "
-                          "buffer")
+                          f"({tensor.dl_tensor.device.device_type}, {tensor.dl_tensor.device.device_id}) cannot become "
+                          "a buffer")
     device = take_snapshot(None, tensor.dl_tensor.device.device_id)
     if export != NULL and export.base.block != NULL and (<DeviceBlock>export.base.block).core is device.core:
         device.refuse_stale()
