@@ -2,12 +2,14 @@
 from __future__ import annotations
 
 import pytest
+from allocator_stand_ins import NullStream
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 from four_streams import FourStreams
 from green import GreenContext, GreenStream
 from places import HELPERS
 from sim_support import python
+from two_devices import Devices, current
 
 from xlogmem import DeviceRuntime, PoolMemoryResource, StreamMisuseError, use
 from xlogmem.sim.kernels import check
@@ -92,15 +94,35 @@ def test_the_runtime_of_its_device_is_found(x, driver):
     check(cuda.cuDevicePrimaryCtxRelease(1))
 
 
-def test_a_default_stream_while_a_green_context_is_current_is_refused(x, green):
-    """It is another one than the primary context's, and a handle does not say which."""
+@pytest.mark.parametrize("default", [0, 1, 2, NullStream()], ids=["0", "1", "2", "object"])
+def test_a_default_stream_while_a_green_context_is_current_is_refused(x, green, default):
+    """It is another one than the primary context's, and a handle does not say which.  An object is known by then."""
     block = x.alloc(x.S)
-    with green, pytest.raises(StreamMisuseError, match=r"0 is a default stream, .* not the primary one of device 0"), \
-            use(0, read=block):
-        pass
-    with use(0, read=block):                            # that of the primary context
-        pass
+    for _ in range(2):
+        with green, pytest.raises(StreamMisuseError, match=r"default stream, .* not the primary one of device 0"), \
+                use(default, read=block):
+            pass
+        with use(default, read=block):                  # that of the primary context
+            pass
     block.free()
+
+
+@pytest.mark.parametrize("default", [0, NullStream()], ids=["0", "object"])
+def test_a_default_stream_of_another_device_likewise(default):
+    """Each use finds the device that is current by then."""
+    d = Devices()
+    block, green = d.allocate(0), GreenContext(1)
+    for _ in range(2):
+        with green, pytest.raises(StreamMisuseError, match=r"default stream, .* not the primary one of device 1"), \
+                use(default, read=block):
+            pass
+        with current(1), use(default, read=block) as recorder:
+            assert recorder.stream.device_id == 1
+        with use(default, read=block) as recorder:
+            assert recorder.stream.device_id == 0
+    block.free()
+    green.destroy()
+    d.close()
 
 
 def test_a_driver_that_says_less_of_a_stream():
@@ -133,15 +155,19 @@ from green import GreenContext, GreenStream
 from xlogmem.sim.kernels import check
 runtime, green = xlogmem.get_runtime(), GreenContext()
 S, g = runtime.acquire_stream(), GreenStream(green)
-block = runtime.allocate(512, g)
+block, used = runtime.allocate(512, g), runtime.allocate(512, S)
+with xlogmem.use(g, read=used):
+    pass
 green.destroy()
-try:
-    block.free(g)
-except xlogmem.DriverError as error:
-    print(error.code, error.name, "green context" in str(error))
+for free in (lambda: block.free(g), used.free):
+    try:
+        free()
+    except xlogmem.DriverError as error:
+        print(error.code, error.name, "green context" in str(error))
 runtime.unregister_stream(g)
 g.destroy()
 block.free()
+used.free()
 runtime.reap_pending()
 print(runtime.live_bytes)
 again = runtime.allocate(512, S)
@@ -154,4 +180,4 @@ again.free()
 def test_a_stream_that_its_green_context_left_behind():
     """Its driver calls fail, without a crash; it is unregistered as one that was destroyed, and the rest goes on."""
     done = python("-c", LEFT_BEHIND, version=13010, PYTHONPATH=str(HELPERS))
-    assert (done.stdout, done.stderr) == ("917 CUDA_ERROR_STREAM_DETACHED True\n0\n", "")
+    assert (done.stdout, done.stderr) == (2 * "917 CUDA_ERROR_STREAM_DETACHED True\n" + "0\n", "")

@@ -130,9 +130,13 @@ cdef class StreamRegistry:
         runtime of the other device."""
         if isinstance(what, Stream):
             return <Stream>what
-        if self.is_elsewhere(what):
-            return runtime_of_device(device_of(what)).register_stream(what)
-        return self.find(what)
+        cdef Stream found
+        if not self.is_elsewhere(what):
+            return self.find(what)
+        found = runtime_of_device(device_of(what)).register_stream(what)
+        if <size_t>found.state.handle <= PER_THREAD:
+            (<StreamRegistry>found.ordering.registry()).is_elsewhere(what)      # raises for a green context there
+        return found
 
     cdef bint is_elsewhere(self, object what) except -1:
         """True if a stream of another library is on another device.  A default stream belongs to the current context,
@@ -142,7 +146,7 @@ cdef class StreamRegistry:
         cdef Owner entry = self.by_owner.get(id(what))
         cdef Failure failure
         cdef int failed
-        if entry is not None and entry.held is what and entry.state.alive and not entry.state.thread:
+        if entry is not None and entry.held is what and entry.state.alive and <size_t>entry.state.handle > PER_THREAD:
             return False
         handle = parse(what)
         if <size_t>handle > PER_THREAD and self.own(handle, False) is not None:
@@ -158,8 +162,8 @@ cdef class StreamRegistry:
             return True
         if <size_t>handle <= PER_THREAD:
             raise StreamMisuseError(f"{what!r} is a default stream, and the current context is not the primary one of "
-                                    f"device {self.ordering.context.device_id}, as a green context that is current: "
-                                    "name a stream that was made in it")
+                                    f"device {self.ordering.context.device_id}: make that one current, or in a green "
+                                    "context name a stream that was made in it")
         return False
 
     cdef Stream remote(self, Stream stream):
