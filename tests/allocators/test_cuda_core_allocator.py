@@ -19,6 +19,7 @@ from xlogmem import (
     StatisticsResourceAdaptor,
     StreamMisuseError,
     allocators,
+    runtime,
     use,
 )
 from xlogmem.sim.kernels import check
@@ -84,6 +85,14 @@ def test_any_resource_may_be_one_of_cuda_core(device, x, made, on_host, managed)
         assert x.ordered(read, stream)
     x.runtime.reap_pending()
     assert (x.runtime.live_bytes, memory._blocks) == (0, {})
+
+
+def test_without_a_resource_it_is_that_of_the_runtime(core, clean, four):
+    x = four(resource=ManagedMemoryResource())
+    runtime.set_runtime(x.runtime)
+    xlogmem.enable("cuda.core")
+    memory = core.Device(0).memory_resource
+    assert (memory.is_device_accessible, memory.is_host_accessible, memory.is_managed) == (True, True, True)
 
 
 def test_its_memory_is_not_shared_between_processes(device, x):

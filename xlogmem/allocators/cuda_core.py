@@ -87,16 +87,20 @@ class BlockMemoryResource(MemoryResource):
             block.free(stream)
 
     @property
+    def _memory(self) -> DeviceMemoryResource:
+        return get_runtime(self._device_id).resource if self._resource is None else self._resource
+
+    @property
     def is_device_accessible(self) -> bool:
-        return True
+        return self._memory.is_device_accessible
 
     @property
     def is_host_accessible(self) -> bool:
-        return self._resource is not None and self._resource.is_host_accessible
+        return self._memory.is_host_accessible
 
     @property
     def is_managed(self) -> bool:
-        return self._resource is not None and self._resource.is_managed
+        return self._memory.is_managed
 
     @property
     def device_id(self) -> int:
