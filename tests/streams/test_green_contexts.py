@@ -1,6 +1,8 @@
 """A stream of a green context is a stream: of the runtime of its device, ordered as any other."""
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from allocator_stand_ins import NullStream
 from cuda.bindings import driver as cuda
@@ -92,6 +94,25 @@ def test_the_runtime_of_its_device_is_found(x, driver):
     green.destroy()
     assert second
     check(cuda.cuDevicePrimaryCtxRelease(1))
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("current", [True, False])
+def test_memory_of_another_device(driver, named, current):
+    """Used on a stream of a green context, in order; the twin names no use, and races."""
+    d, green = Devices(), GreenContext(1)
+    g, block = GreenStream(green), d.allocate(0)
+    d.write(d.streams[0][0], block)
+    with green if current else nullcontext(), use(g, read_write=block) if named else nullcontext():
+        check(cuda.cuMemsetD32Async(block.ptr, 1, 16, g.stream))
+    with use(d.streams[0][1], read=block):
+        assert bool(driver.races()) == (not named)
+    driver.clear_races()
+    check(cuda.cuStreamSynchronize(g.stream))
+    block.free()
+    d.close()
+    g.destroy()
+    green.destroy()
 
 
 @pytest.mark.parametrize("default", [0, 1, 2, NullStream()], ids=["0", "1", "2", "object"])
