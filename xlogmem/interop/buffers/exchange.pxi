@@ -64,7 +64,7 @@ cdef Stream stream_of_consumer(Core core):
 cdef int managed_of_buffer(void* what, DLManagedTensorVersioned** tensor) except? -1:
     """Export a buffer until the tensor's deleter runs."""
     cdef Buffer buffer = buffer_for_call(what)
-    cdef DeviceBlock block = buffer.block               # another thread may release the buffer meanwhile
+    cdef DeviceBlock block = buffer.held()              # another thread may release the buffer meanwhile
     cdef ArrayLayout layout = buffer.layout
     cdef DLPackExport* export = new_export(layout)
     cdef OpenUse use
@@ -86,7 +86,7 @@ cdef int tensor_of_buffer(void* what, DLTensor* tensor) except? -1:
     """Describe a buffer to a function that drops the description before it returns.  Where no use names the buffer, the
     consumer's stream counts as opaque for the block from then on, as that of a CUDA array interface does."""
     cdef Buffer buffer = buffer_for_call(what)
-    cdef DeviceBlock block = buffer.block
+    cdef DeviceBlock block = buffer.held()
     cdef ArrayLayout layout = buffer.layout
     if layout.size and (block is None or not buffer.core.is_named_in_use(block)):
         export_ordered(buffer, stream_of_consumer(buffer.core), NULL)
