@@ -120,6 +120,30 @@ def test_a_tensor_that_is_kept_after_the_use_is_waited_for(x, dropped):
 
 
 @pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("first", [False, True])
+def test_a_tensor_that_is_kept_after_a_cancelled_use_is_waited_for(x, first, dropped):
+    """Nothing was launched in the use; what the library queues, before or after, counts as that of any holder."""
+    a = x.state.full(512, 1, "uint8", x.S)
+    recorder = x.prepare(x.T, (a.access(), WRITE))
+    kept = x.library.take(a)
+    if not first:
+        recorder.cancel()
+    x.kernels.fill(x.T.handle, kept.tensor.data, 1, 1)
+    if first:
+        recorder.cancel()
+    if dropped:
+        for nth in range(1, 3):
+            x.driver.drop("cuStreamWaitEvent", nth)
+    with use(x.U, write=a):
+        x.work(x.U, (a.access(), WRITE))
+    assert bool(take_races(x)) == dropped
+    kept.delete()
+    settle()
+    check(cuda.cuCtxSynchronize())
+    take_races(x)
+
+
+@pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize("how", ["take", "look"])
 def test_a_buffer_that_no_use_names_is_ordered_first(x, how, inside, dropped):

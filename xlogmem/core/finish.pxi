@@ -196,6 +196,17 @@ cdef inline void close_use(Window* window, Use* use) noexcept nogil:
         window.claimed.push_back(block)
 
 
+cdef void file_exports_in_use_locked(Window* window) noexcept nogil:
+    """File, for a use in which nothing was launched, the work of libraries that still hold what the use exported to
+    them: later users find an export's stream by its entry."""
+    cdef Block* block
+    cdef size_t i
+    for i in range(window.uses.size()):
+        block = window.uses[i].block
+        if unlikely(not block.exports.empty()) and is_exported(block, window.stream):
+            file_access(block, window.stream, window.uses[i].access, advance(window.stream))
+
+
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
     """Close the windows and file the launch, or forget it if nothing was launched.  True if `finish_rest` has to
     follow."""
@@ -216,6 +227,7 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
         take_position_locked(core, window)
     elif outcome == CANCELLED:
         core.counters.cancelled += 1
+        file_exports_in_use_locked(window)
     position = window.position
     use = window.uses.data()
     for _ in range(window.uses.size()):
