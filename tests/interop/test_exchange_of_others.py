@@ -155,6 +155,20 @@ def test_else_it_makes_a_capsule(four, kind, more, calls):
     assert array.calls == calls
 
 
+@pytest.mark.parametrize(("dtype", "requires_grad", "calls"), [
+    ((5, 64, 1), False, ["managed_of", "deleter", "__dlpack_device__", "__dlpack__"]),
+    ((2, 32, 1), True, ["__dlpack_device__", "__dlpack__"])])
+def test_what_only_the_methods_refuse_is_left_to_them(four, dtype, requires_grad, calls):
+    """PyTorch's table gives the memory of a tensor that has yet to be conjugated, and of one that requires a gradient.
+    """
+    x = four()
+    array = kind_of_arrays()(0x1000, (4, 8), dtype=dtype)
+    array.requires_grad = requires_grad
+    with pytest.raises(BufferError, match="no capsule here"):
+        from_dlpack(array, state=DeviceState(x.runtime), producer=x.S)
+    assert array.calls == calls
+
+
 def test_without_a_known_producer_the_library_orders_its_work(four):
     """A capsule of it is ordered, where a tensor is not."""
     x = four()

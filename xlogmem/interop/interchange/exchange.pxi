@@ -4,7 +4,7 @@
 
 from cpython.ref cimport Py_INCREF
 
-from xlogmem.interop._dtypes import dtype_of_dlpack
+from xlogmem.interop._dtypes import COMPLEX, dtype_of_dlpack
 from xlogmem._foreign.dltensor cimport (
     CUDA,
     CUDA_MANAGED,
@@ -24,8 +24,8 @@ cdef DLPackImport take_by_exchange(object array):
     describe it."""
     cdef DLPackExchange* known = exchange_of(array)
     cdef DLPackImport taken
-    if known == NULL or known.managed_of == NULL or known == &exchange:
-        return None
+    if known == NULL or known.managed_of == NULL or known == &exchange or getattr(array, "requires_grad", False):
+        return None                                     # PyTorch's methods refuse what a gradient is required of
     taken = DLPackImport.__new__(DLPackImport)
     try:
         if known.managed_of(<void*>array, &taken.versioned):
@@ -35,6 +35,8 @@ cdef DLPackImport take_by_exchange(object array):
     if taken.versioned == NULL or taken.versioned.version.major != 1 or (
             taken.versioned.dl_tensor.device.device_type not in (CUDA, CUDA_MANAGED)):
         return None
+    if taken.versioned.dl_tensor.dtype.code == COMPLEX:
+        return None                                     # it may have yet to be conjugated, which the methods refuse
     return taken
 
 
