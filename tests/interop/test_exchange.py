@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import pytest
 from capsules import CPU, CUDA, settle
@@ -353,6 +353,21 @@ def test_results_that_cannot_be_had(driver):
         driver.fail("cuMemAllocFromPoolAsync", nth, code=2)
     with pytest.raises(RuntimeError, match=r"MemoryError: .*OUT_OF_MEMORY"):
         library.allocate((1 << 20,))
+
+
+@pytest.mark.usefixtures("_own")
+def test_an_interrupt_of_an_allocation_is_not_lost(monkeypatch):
+    """A library knows two kinds of errors, and drops the others."""
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    own = xlogmem.get_device_state()
+    library = Library(Buffer)
+    monkeypatch.setattr(type(own), "empty", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        with suppress(RuntimeError):         # of the library
+            library.allocate((4,))
+        settle()
 
 
 @pytest.mark.usefixtures("_own")

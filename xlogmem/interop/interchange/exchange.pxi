@@ -2,6 +2,7 @@
 #
 # `buffers/exchange.pxi` has the exports, and the stream on which the library works.
 
+from cpython.exc cimport PyErr_SetInterrupt
 from cpython.ref cimport Py_INCREF
 
 from xlogmem.interop._dtypes import COMPLEX, dtype_of_dlpack
@@ -51,8 +52,10 @@ cdef int allocate_result(DLTensor* prototype, DLManagedTensorVersioned** made, v
         buffer = new_result(prototype)
         return managed_of_buffer(<void*>buffer, made)
     except BaseException as error:
-        text = str(error).encode(errors="replace")
+        text = (str(error) or type(error).__name__).encode(errors="replace")
         fail(context, b"MemoryError" if isinstance(error, MemoryError) else b"BufferError", text)
+        if isinstance(error, KeyboardInterrupt):
+            PyErr_SetInterrupt()                        # the library drops what it does not know
         return -1
 
 
