@@ -462,3 +462,30 @@ def test_a_runtime_of_ones_own_and_that_of_the_process():
     b.release()
     check(cuda.cuCtxSynchronize())
     del block
+
+
+@pytest.mark.usefixtures("_own")
+def test_a_tensor_of_another_runtime_comes_back_only_on_its_stream(kernels):
+    """Its release files what was done there, and nothing else that the process's runtime knows of."""
+    own = xlogmem.get_device_state()
+    mine = DeviceState(DeviceRuntime())
+    library = Library(Buffer)
+    one, two, other = mine.runtime.acquire_stream(), mine.runtime.acquire_stream(), own.runtime.acquire_stream()
+    a = mine.full(4, 1.0, "float32", one)
+    with use(one, write=a):
+        kept = library.take(a)
+    with pytest.raises(BufferError, match=r"another runtime.*from_dlpack\(buffer\) orders"):
+        library.give(kept)                              # the library works on the legacy default stream now
+    kept.delete()
+    settle()
+    for take in (xlogmem.from_dlpack, lambda a: library.give(library.take(a))):
+        b = take(a)
+        with use(other, write=b):
+            kernels.fill(other.handle, b.ptr, 1, 1)
+        b.release()
+        own.runtime.reap_pending()
+        settle()
+        with use(two, write=a):
+            kernels.fill(two.handle, a.ptr, 1, 1)
+    a.release()
+    check(cuda.cuCtxSynchronize())

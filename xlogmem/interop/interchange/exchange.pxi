@@ -79,6 +79,7 @@ cdef int array_of_tensor(DLManagedTensorVersioned* tensor, void** array) except?
     cdef DLPackImport taken = None
     cdef DeviceSnapshot device
     cdef ArrayLayout layout
+    cdef Stream producer
     cdef Buffer buffer
     if tensor.version.major != 1 or tensor.dl_tensor.device.device_type not in (CUDA, CUDA_MANAGED):
         raise BufferError(f"a tensor of DLPack {tensor.version.major}.{tensor.version.minor} on DLPack device "
@@ -91,11 +92,14 @@ cdef int array_of_tensor(DLManagedTensorVersioned* tensor, void** array) except?
         buffer = new_buffer(device, <DeviceBlock>export.base.block, layout, None)
         tensor.deleter(tensor)
     else:
+        producer = stream_of_consumer(device.core)
+        if export != NULL and export.base.stream != NULL and export.base.stream.handle != producer.state.handle:
+            raise BufferError("the tensor is memory of another runtime, exported on a stream that is not the one on which "
+                              "the library works now: from_dlpack(buffer) orders the two")
         taken = DLPackImport.__new__(DLPackImport)
         taken.versioned = tensor
         try:
-            buffer = import_tensor(device, &tensor.dl_tensor, tensor.flags & READ_ONLY, taken,
-                                   stream_of_consumer(device.core), None)
+            buffer = import_tensor(device, &tensor.dl_tensor, tensor.flags & READ_ONLY, taken, producer, None)
         except BaseException:
             taken.versioned = NULL
             raise
