@@ -94,8 +94,8 @@ cdef int array_of_tensor(DLManagedTensorVersioned* tensor, void** array) except?
     else:
         producer = stream_of_consumer(device.core)
         if export != NULL and export.base.stream != NULL and export.base.stream.handle != producer.state.handle:
-            raise BufferError("the tensor is memory of another runtime, exported on a stream that is not the one on which "
-                              "the library works now: from_dlpack(buffer) orders the two")
+            raise BufferError("the tensor is memory of another runtime, exported on a stream that is not the one on "
+                              "which the library works now: from_dlpack(buffer) orders the two")
         taken = DLPackImport.__new__(DLPackImport)
         taken.versioned = tensor
         try:
