@@ -54,6 +54,7 @@ cdef LaunchRecorder record_on(Stream stream)
 cdef int add_use(LaunchRecorder recorder, object what, int access, object named) except -1
 cdef int add_host_memory(LaunchRecorder recorder, const void* memory, size_t nbytes, int access) except -1
 cdef int copy_together(LaunchRecorder recorder, Stream own_stream) except -1
+cdef bint is_capture(Core core)
 cdef bint is_in_capture(LaunchRecorder recorder)
 cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consumer) except -1
 cdef Core core_of_use(int device_id, StreamState** stream)

@@ -18,7 +18,6 @@ from xlogmem import (
     DeviceRuntime,
     DeviceState,
     StaleBufferError,
-    StreamMisuseError,
     UseAfterFreeError,
     runtime,
     use,
@@ -445,6 +444,20 @@ def test_a_library_is_called_inside_a_capture(driver, kernels):
 
 
 @pytest.mark.usefixtures("_own")
+def test_a_capture_on_a_stream_of_others_is_refused():
+    own, stream = xlogmem.get_device_state(), ForeignStream()
+    library = Library(Buffer)
+    a = own.full(4, 1.0, "float32")
+    check(cuda.cuCtxSynchronize())
+    refused = pytest.raises(BufferError, match=r"not a stream of the runtime.*acquire_stream")
+    with xlogmem.capture(stream) as graph, use(stream, read_write=a), refused:
+        library.take(a)
+    graph.close()
+    a.release()
+    check(cuda.cuCtxSynchronize())
+
+
+@pytest.mark.usefixtures("_own")
 def test_a_runtime_of_ones_own_and_that_of_the_process():
     """The thread is inside of a use of one, and the buffer is the other's: refused as elsewhere."""
     own = xlogmem.get_device_state()
@@ -455,7 +468,7 @@ def test_a_runtime_of_ones_own_and_that_of_the_process():
     block = mine.allocate(64, stream)
     with use(stream, read=block):
         assert library.stream() == stream.handle
-        with pytest.raises(StreamMisuseError, match=r"belongs to another runtime.*let use\(\) order the two"):
+        with pytest.raises(BufferError, match=r"of another runtime than .*: call it in a use of that one"):
             library.take(b)
         with use(home, read=b), pytest.raises(BufferError, match="several streams"):
             library.stream()

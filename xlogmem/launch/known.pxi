@@ -73,9 +73,14 @@ def captures_are_open():
     return has_captures()
 
 
+cdef bint is_capture(Core core):
+    """True if this is the core of a capture."""
+    return isinstance(core, CaptureCore)
+
+
 cdef bint is_in_capture(LaunchRecorder recorder):
     """True if the use is one inside a capture."""
-    return isinstance(recorder.runtime, CaptureCore)
+    return is_capture(recorder.runtime)
 
 
 cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consumer) except -1:

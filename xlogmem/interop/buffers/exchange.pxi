@@ -18,7 +18,7 @@ from xlogmem._order cimport StreamState, has_no_owner
 from xlogmem.blocks cimport Core, DeviceBlock, release_export
 from xlogmem.interop._dlpack cimport DLPackExport, fill_tensor, new_export, versioned_of
 from xlogmem.interop._layout cimport ArrayLayout
-from xlogmem.launch cimport core_of_use
+from xlogmem.launch cimport core_of_use, is_capture
 from xlogmem.streams cimport Stream, handle_of
 
 
@@ -53,12 +53,30 @@ cdef Stream stream_of_consumer(Core core):
     if inside is None:
         return core.stream_of(LEGACY)
     stream = handle_of(inside.ordering, state)
-    if inside is not core or has_no_owner(state):
-        stream = core.owned_stream(stream.handle) or core.stream_of(stream)
-    if has_no_owner(stream.state):
-        raise BufferError(f"the library would work on {stream!r}, and nothing is known to keep that stream alive until "
-                          "the work is complete: give use() the stream's object in place of its handle")
+    if inside is not core:
+        return stream_of_another(core, inside, stream)
+    if has_no_owner(state):
+        stream = core.owned_stream(stream.handle) or stream
+        if has_no_owner(stream.state):
+            raise BufferError(f"the library would work on {stream!r}, and nothing is known to keep that stream alive "
+                              "until the work is complete: give use() the stream's object in place of its handle")
     return stream
+
+
+cdef Stream stream_of_another(Core core, Core inside, Stream stream):
+    """Return the stream of a use in a capture, or in another runtime, as this one knows it."""
+    cdef Stream own
+    if is_capture(inside):
+        own = core.streams.own(stream.state.handle, False)
+        if own is None:
+            raise BufferError(f"the library would work on {stream!r}, which captures a graph and is not a stream of the "
+                              "runtime: capture a stream from acquire_stream() to call it inside")
+        return own
+    own = core.owned_stream(stream.handle)
+    if own is None:
+        raise BufferError(f"the library would work on {stream!r} of another runtime than {core!r}, of which the memory "
+                          "is: call it in a use of that one")
+    return own
 
 
 cdef int managed_of_buffer(void* what, DLManagedTensorVersioned** tensor) except? -1:
