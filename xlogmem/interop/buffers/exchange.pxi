@@ -69,8 +69,8 @@ cdef Stream stream_of_another(Core core, Core inside, Stream stream):
     if is_capture(inside):
         own = core.streams.own(stream.state.handle, False)
         if own is None:
-            raise BufferError(f"the library would work on {stream!r}, which captures a graph and is not a stream of the "
-                              "runtime: capture a stream from acquire_stream() to call it inside")
+            raise BufferError(f"the library would work on {stream!r}, which captures a graph and is not a stream of "
+                              "the runtime: capture a stream from acquire_stream() to call it inside")
         return own
     own = core.owned_stream(stream.handle)
     if own is None:
