@@ -638,7 +638,7 @@ def test_a_part_that_fails_or_takes_too_long_is_a_row(program, monkeypatch):
 
 def test_it_needs_a_gpu():
     done = subprocess.run([sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=60,
-                          env={**os.environ, "XLOGMEM_SIMULATE": "1"})
+                          env={**os.environ, "XLOGMEM_SIMULATE": "1", "PYTHONSAFEPATH": ""})
     assert (done.returncode, done.stdout) == (1, "")
     assert "needs a GPU" in done.stderr
 
