@@ -11,7 +11,7 @@ from xlogmem_bench.cases.allocate import allocate_and_free, in_threads
 from xlogmem_bench.cases.awaiting import awaited
 from xlogmem_bench.cases.columns import in_columns
 from xlogmem_bench.cases.enabled import through_enabled
-from xlogmem_bench.cases.exchange import described, exported, imported, queried
+from xlogmem_bench.cases.exchange import called_for, exported, imported
 from xlogmem_bench.cases.frees import freed_after_reads
 from xlogmem_bench.cases.graphs import handed_over_inside, launched, launched_natively
 from xlogmem_bench.cases.host import accessed_by_host, pinned_pairs
@@ -121,8 +121,8 @@ def graph_cases() -> Iterator[Case]:
 
 def exchange_cases() -> Iterator[Case]:
     yield Case("exchange/export", "exchange", "tensor made and deleted", exported(), quick=True)
-    yield Case("exchange/description", "exchange", "tensor described", described())
-    yield Case("exchange/stream", "exchange", "stream queried", queried())
+    yield Case("exchange/description", "exchange", "tensor described", called_for("described"))
+    yield Case("exchange/stream", "exchange", "stream queried", called_for("streams"))
     yield Case("exchange/import", "exchange", "array imported and dropped", imported(), quick=True)
 
 

@@ -20,7 +20,7 @@ from xlogmem_bench.allocators import CPP, FLOOR, OURS, PEER, PYTHON
 from xlogmem_bench.cases.model import Build, Candidate, timed
 from xlogmem_bench.world import Failed, World, unless_failed
 
-__all__ = ["described", "exported", "imported", "queried"]
+__all__ = ["called_for", "exported", "imported"]
 
 SHAPE = (8, 32)
 MOST = 10_000                               # calls between two uses
@@ -59,28 +59,16 @@ def exported() -> Build:
     return build
 
 
-def described() -> Build:
-    """Where a library needs the address and the shape for the time of a call alone."""
+def called_for(what: str) -> Build:
+    """``"described"``: the address and the shape, where a library needs them for the time of a call alone;
+    ``"streams"``: the stream on which it works, the current one of the others, and that of the use."""
     def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
-        yield Candidate("no array", CPP, FLOOR, _loops.Exchanges().described, NOTE_OF_NONE)
+        yield Candidate("no array", CPP, FLOOR, getattr(_loops.Exchanges(), what), NOTE_OF_NONE)
         ours = Ours()
-        yield Candidate("xlogmem", CPP, OURS, partial(ours.inside, ours.loop.described), most=MOST)
+        yield Candidate("xlogmem", CPP, OURS, partial(ours.inside, getattr(ours.loop, what)), most=MOST)
         for name, array, _ in arrays_of_others(world, stack, failed):
             if has_exchange(array):
-                yield Candidate(name, CPP, PEER, _loops.Exchanges(array).described)
-
-    return build
-
-
-def queried() -> Build:
-    """The stream on which a called library works: the current stream of the others, the stream of the use."""
-    def build(world: World, stack: ExitStack, failed: Failed) -> Iterator[Candidate]:
-        yield Candidate("no array", CPP, FLOOR, _loops.Exchanges().streams, NOTE_OF_NONE)
-        ours = Ours()
-        yield Candidate("xlogmem", CPP, OURS, partial(ours.inside, ours.loop.streams), most=MOST)
-        for name, array, _ in arrays_of_others(world, stack, failed):
-            if has_exchange(array):
-                yield Candidate(name, CPP, PEER, _loops.Exchanges(array).streams)
+                yield Candidate(name, CPP, PEER, getattr(_loops.Exchanges(array), what))
 
     return build
 
@@ -98,10 +86,10 @@ def imported() -> Build:
             if producer != "cuda.core":                 # the stream of its work is not known
                 here = partial(xlogmem.from_dlpack, array, state=ours.state)
                 yield Candidate(f"xlogmem, of {producer}", PYTHON, OURS, timed(here), most=MOST)
-        for consumer, function in {"CuPy": "from_dlpack", "PyTorch": "from_dlpack"}.items():
+        for consumer in ("CuPy", "PyTorch"):
             for producer, array in arrays.items():
                 if consumer in arrays and producer not in (consumer, "cuda.core"):
-                    take = partial(getattr(world.modules[consumer], function), array)
+                    take = partial(world.modules[consumer].from_dlpack, array)
                     yield Candidate(f"{consumer}, of {producer}", PYTHON, PEER, timed(take), NOTE, MOST)
 
     return build
