@@ -62,9 +62,31 @@ def test_an_allocation_waits_for_what_another_thread_returns_or_checks(call, wor
     runtime.reap_pending()
 
 
+@pytest.mark.simulator
+def test_an_allocation_waits_for_a_look_at_memory_that_is_freed_meanwhile(driver):
+    """While the first thread queries the event behind the first fill of `early`, `early` does not leave."""
+    driver.set_policy("min")
+    guard = GuardResourceAdaptor(LimitingResourceAdaptor(AsyncMemoryResource(), 2 * TOTAL))
+    runtime = DeviceRuntime(resource=guard)
+    failures: list[BaseException] = []
+    early = runtime.allocate(9000)                      # whose fill is not complete
+    held = driver.hold("cuEventQuery")
+    first = in_thread(lambda: runtime.allocate(9000).free(), failures)
+    assert held.reached()
+    early.free()
+    assert guard.quarantined_bytes == TOTAL
+    second = in_thread(lambda: runtime.allocate(9000).free(), failures)
+    second.join(.3)                                     # one that does not wait has failed by then
+    assert held.release()
+    first.join()
+    second.join()
+    assert not failures
+    runtime.reap_pending()
+
+
 @pytest.mark.parametrize("memory", [AsyncMemoryResource, DirectMemoryResource])
 def test_what_fits_is_not_refused_under_threads(memory):
-    guard = GuardResourceAdaptor(LimitingResourceAdaptor(memory(), 5 * TOTAL))
+    guard = GuardResourceAdaptor(LimitingResourceAdaptor(memory(), 4 * TOTAL))
     runtime = DeviceRuntime(resource=guard)
     failures: list[BaseException] = []
 

@@ -78,8 +78,7 @@ cdef void delete_if_done_locked(Guarded* memory) noexcept nogil:
 
 
 cdef uint64_t begin_keeping_locked(GuardState* guard) noexcept nogil:
-    """Note that this thread keeps freed memory from others until `end_keeping_locked`; upstream may have more memory
-    then."""
+    """Note that this thread keeps freed memory from others until `end_keeping`; upstream may have more memory then."""
     cdef Keeper keeper
     guard.keeps += 1
     keeper.thread = this_thread()
@@ -88,13 +87,15 @@ cdef uint64_t begin_keeping_locked(GuardState* guard) noexcept nogil:
     return keeper.number
 
 
-cdef void end_keeping_locked(GuardState* guard, uint64_t number) noexcept nogil:
+cdef void end_keeping(GuardState* guard, uint64_t number) noexcept nogil:
     cdef size_t i = 0
+    guard.lock.lock()
     while guard.keepers[i].number != number:
         i += 1
     guard.keepers[i] = guard.keepers.back()
     guard.keepers.pop_back()
     guard.kept.ring()
+    guard.lock.unlock()
 
 
 cdef void enter_quarantine_locked(GuardState* guard, Guarded* memory) noexcept nogil:

@@ -99,9 +99,7 @@ cdef int return_all(GuardState* guard, vector[Guarded*]* leaving, uint64_t numbe
             failure[0] = newest
             failed = 1
     if number:
-        guard.lock.lock()
-        end_keeping_locked(guard, number)
-        guard.lock.unlock()
+        end_keeping(guard, number)
     return failed
 
 
@@ -119,18 +117,21 @@ cdef int forget_seen_fill(GuardState* guard) except -1 nogil:
     cdef Failure ignored
     cdef Guarded* memory
     cdef cy.CUevent event = NULL
+    cdef uint64_t number = 0
     cdef bint done = False
     guard.lock.lock()
     memory = guard.unseen.first
     if memory != NULL and memory.pins == 0:             # else another call is at it
         memory.pins += 1
         event = memory.event
+        number = begin_keeping_locked(guard)            # what is pinned does not leave, if it is freed meanwhile
     guard.lock.unlock()
-    if event == NULL:
+    if number == 0:
         return 0
     if event_is_done(event, &done, &ignored):
         done = False
     unpin(guard, memory, done)
+    end_keeping(guard, number)
     return done
 
 
@@ -168,9 +169,7 @@ cdef int check_all(GuardState* guard, bint wait, Failure* failure) except -1 nog
         if not failed:
             failed = check_one(guard, &pinned[i], &seen, failure)
         unpin(guard, pinned[i].memory, seen)
-    guard.lock.lock()
-    end_keeping_locked(guard, number)
-    guard.lock.unlock()
+    end_keeping(guard, number)
     if not failed and wait:
         failed = wait_for_own_stream(guard, failure)
     return failed
