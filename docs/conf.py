@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -40,10 +41,13 @@ templates_path = ["_templates"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["colon_fence"]
 
-# The notebooks keep no outputs: each build runs them, in a folder that is removed.
+# The notebooks keep no outputs: each build runs those whose library is there, in a folder that is removed.
 nb_execution_mode = "force"
 os.environ.pop("XLOGMEM_SIM", None)                     # quiet: but these say that they simulate
 nb_execution_in_temp = True
+nb_execution_excludepatterns = ["first-cudf.ipynb"] + [        # needs a GPU
+    f"first-{name}.ipynb" for name, module in (("cupy", "cupy"), ("numba", "numba_cuda"), ("pytorch", "torch"))
+    if find_spec(module) is None]
 nb_execution_raise_on_error = True
 nb_execution_timeout = 120
 nb_merge_streams = True
