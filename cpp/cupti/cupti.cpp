@@ -279,7 +279,7 @@ EXPORT void xcheck_find_sites(u32 (*function)()) { site_of_caller = function; }
 // gives their places. nullptr ends that. Returns 0 where nothing is seen: see host/guard.hpp.
 EXPORT int xcheck_guard_host(u32 (*function)()) {
     std::lock_guard<xlogmem_mutex> guard(front().lock);
-    if (function && host::start(function)) {
+    if (function && host::start(native::with_native(function))) {
         front().engine().take_host_uses();
         return 1;
     }
@@ -381,6 +381,9 @@ EXPORT void xcheck_call(CUpti_CallbackId number, const CUpti_CallbackData* data)
 }
 
 EXPORT void xcheck_pretend_to_watch() { watching = true; }
+
+// The frames of a place that has native::kPlace, as JSON; to be freed with free().
+EXPORT char* xcheck_native_frames(u32 place) { return native::frames_of(place); }
 
 EXPORT void xcheck_audit(int wanted) {
     std::lock_guard<xlogmem_mutex> guard(front().lock);

@@ -7,6 +7,7 @@
 
 #include "engine/trace.hpp"
 #include "host/guard.hpp"
+#include "native/native.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -203,6 +204,9 @@ EXPORT void xsim_keep_findings(int file, check::Journal::FramesOf frames_of) {
     keep_findings(file, frames_of);
 }
 
+// The frames of a place that has native::kPlace, as JSON; to be freed with free().
+EXPORT char* xsim_native_frames(u32 place) { return check::native::frames_of(place); }
+
 EXPORT void xsim_audit(int wanted) {
     Lock lock(driver().mutex);
     driver().engine.audit(wanted != 0);
@@ -220,7 +224,7 @@ EXPORT void xsim_find_sites(u32 (*function)()) { site_of_caller = function; }
 // places. nullptr ends that. Returns 0 where nothing is seen: see host/guard.hpp.
 EXPORT int xsim_guard_host(u32 (*function)()) {
     Lock lock(driver().mutex);
-    if (function && check::host::start(function)) {
+    if (function && check::host::start(check::native::with_native(function))) {
         driver().engine.take_host_uses();
         return 1;
     }

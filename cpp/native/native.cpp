@@ -70,7 +70,10 @@ Addresses stack_here() {
             int is_next = 0;  // not after a call: where a signal came
             std::uintptr_t at = _Unwind_GetIPInfo(frame, &is_next);
             if (!at || found.count == Addresses::kMost) return _URC_END_OF_STACK;
-            if (!is_next) at--;
+            if (is_next)
+                found = {};  // what is in it belongs to the handler
+            else
+                at--;
             if (!here.has(at)) found.add(at);
             return _URC_NO_REASON;
         },
@@ -99,13 +102,15 @@ struct Places {
             } else if (known != wanted) {
                 continue;
             }
-            return std::uint32_t(&place - all) + 1;
+            return kPlace | std::uint32_t(&place - all);
         }
         return 0;
     }
 };
 
 constinit Places places;  // nothing of it is touched before it is used
+
+std::atomic<PlaceOf> place_in_python{nullptr};
 
 std::string path_of(const char* name) {
     char path[PATH_MAX];
@@ -147,10 +152,19 @@ int new_journal() {
 
 std::uint32_t place_of_caller() { return places.number_of(stack_here()); }
 
+PlaceOf with_native(PlaceOf of_python) {
+    place_in_python = of_python;
+    return [] {
+        std::uint32_t place = place_in_python.load()();
+        return place ? place : place_of_caller();
+    };
+}
+
 char* frames_of(std::uint32_t place) {
     std::string text;
-    if (place && place <= Places::kMost && places.all[place - 1].is_filled) {
-        const Addresses& stack = places.all[place - 1].stack;
+    place &= ~kPlace;
+    if (place < Places::kMost && places.all[place].is_filled) {
+        const Addresses& stack = places.all[place].stack;
         for (int i = 0; i < stack.count; i++) text += (i ? ", " : "") + frame_at(stack.all[std::size_t(i)]);
     }
     return strdup(("[" + text + "]").c_str());

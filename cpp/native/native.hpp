@@ -14,9 +14,16 @@ namespace check::native {
 // not this user's alone.
 int new_journal();
 
+// The numbers of places have this bit, which those of places in Python have not: xlogmem/check/sites.hpp.
+constexpr std::uint32_t kPlace = 1u << 30;
+
 // The number of the calling thread's stack; 0: there is no room for more. It takes no lock and allocates nothing, because
 // handlers of signals call it, too.
 std::uint32_t place_of_caller();
+
+using PlaceOf = std::uint32_t (*)();
+// A function that gives the place in Python as this one does, and the stack of addresses in a thread that runs no Python.
+PlaceOf with_native(PlaceOf of_python);
 
 // The stack of this number as JSON, the innermost frame first: {"module": path of the file, "offset": where in the file's
 // own addresses, "symbol": name of the function, if the file exports it}. To be freed with free().

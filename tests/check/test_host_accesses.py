@@ -2,10 +2,14 @@
 repaired twin, and both lines of what is found."""
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 from checked_libraries import line_with
 from host_programs import BEGIN, PROGRAMS, judged
 from page_guard import NEEDED
+
+from xlogmem.check import native
 
 pytestmark = [pytest.mark.simulator, *NEEDED]
 
@@ -322,3 +326,54 @@ again = np.ones(1 << 20, np.uint8)
 again[:] = 3
 """)
     assert ("read/free", True) in done.pairs, done.stderr
+
+
+IN_C = """#include <pthread.h>
+
+void* fill(void* page) {
+    *(volatile char*)page = 3;
+    return 0;
+}
+
+void in_thread(void* page) {
+    pthread_t thread;
+    if (!pthread_create(&thread, 0, fill, page)) pthread_join(thread, 0);
+}
+"""
+
+
+@pytest.mark.parametrize("lines", [True, False], ids=["with lines", "without lines"])
+def test_a_thread_that_runs_no_python_has_a_place(checked, tmp_path, lines):
+    source = tmp_path / "filler.c"
+    source.write_text(IN_C)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", *(["-g"] if lines else []), source, "-o",
+                    tmp_path / "filler.so"], check=True)
+    done = checked(BEGIN + """
+page = pinned(4096)
+upload(page)
+wait()
+ctypes.CDLL("./filler.so").in_thread(ctypes.c_void_p(page.ctypes.data))
+ok(driver.cuCtxSynchronize())
+""")
+    assert done.pairs == [("read/write", True)], done.stderr
+    first, *_ = done.findings[0]["second"]["stack"]
+    assert first["function"] == "fill"
+    if lines and native.tool():
+        assert (first["file"], first["line"]) == (str(source), line_with(IN_C, "= 3;"))
+        assert "before filler.c:4, wait for stream" in done.stderr
+    else:
+        assert (first["file"], first["line"]) == (str(tmp_path / "filler.so"), 0)
+        assert "before host write in filler.so of the memory that was allocated" in done.stderr
+
+
+def test_the_repaired_thread_is_silent(checked, tmp_path):
+    (tmp_path / "filler.c").write_text(IN_C)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-pthread", "filler.c", "-o", "filler.so"], check=True, cwd=tmp_path)
+    done = checked(BEGIN + """
+page = pinned(4096)
+upload(page)
+wait()
+ctypes.CDLL("./filler.so").in_thread(ctypes.c_void_p(page.ctypes.data))
+ok(driver.cuCtxSynchronize())
+""", "right")
+    assert done.findings == []

@@ -1,12 +1,13 @@
 """Findings as records, with their places in the program."""
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from xlogmem.check import native, sites
 from xlogmem.check.frames import Frame, place_in
-from xlogmem.check.sites import frames_at
 
 __all__ = ["Access", "Declaration", "Finding", "Stream", "Wait", "by_places", "joined", "merged", "resolved"]
 
@@ -152,7 +153,11 @@ class Finding:
 
 def stack_of(number: int) -> tuple[Frame, ...]:
     """Return the frames of a place, in the process that has them."""
-    return tuple(frames_at(number))
+    if not sites.is_native(number):
+        return tuple(sites.frames_at(number))
+    stack = json.loads(sites.json_of(number))
+    native.resolve([stack])
+    return native.frames_of(stack)
 
 
 def resolved(record: dict[str, Any], stack_of: Callable[[int], tuple[Frame, ...]] = stack_of,

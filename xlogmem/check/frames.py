@@ -70,7 +70,8 @@ def _package_of(file: str) -> str:
 
 
 def _innermost(stack: tuple[Frame, ...]) -> Frame | None:
-    return next((frame for frame in stack if not is_of_xlogmem(frame.file)), None)
+    known = [frame for frame in stack if not is_of_xlogmem(frame.file)]
+    return next((frame for frame in known if frame.line or not frame.file.startswith(SYSTEM)), next(iter(known), None))
 
 
 def is_of_xlogmem(file: str) -> bool:

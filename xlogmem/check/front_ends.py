@@ -1,6 +1,7 @@
 """Front ends of the engine: the simulated driver, and the real one through CUPTI."""
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
@@ -83,6 +84,7 @@ class Simulated:
         self._simulator = sim.install()
         if sites.start():
             self._simulator.find_sites(sites.address_of_function())
+            sites.take_native(self._simulator.native_frames())
             self._simulator.guard_host(sites.address_of_function_for_handlers())
         pieces.report_to(self.hooks())
         libraries.watch(True)
@@ -129,6 +131,7 @@ class Real:
             os.environ.update(gpu.environment(wanted))
         if sites.start():
             self._library.xcheck_find_sites(sites.address_of_function())
+            sites.take_native(ctypes.cast(self._library.xcheck_native_frames, ctypes.c_void_p).value or 0)
             self._library.xcheck_guard_host(sites.address_of_function_for_handlers())
         pieces.report_to(self.hooks())
         neighbours.prepare(neighbours.DRIVER_POOLS if wanted == "driver" else neighbours.REAL_POOLS)

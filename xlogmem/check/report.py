@@ -53,7 +53,9 @@ def repair_of(finding: Finding) -> str | None:
     """Advice on a finding, as text: for most races, the wait to add and the line before which to add it."""
     first, second = finding.first, finding.second
     place = second.place
-    where = f"before {place}" if place and is_of_program(place.file) else f"before {second.name}{memory_of(finding)}"
+    inside = f" in {place}" if place and second.is_own else ""
+    where = f"before {place}" if place and is_of_program(place.file) else (
+        f"before {second.name}{inside}{memory_of(finding)}")
     if finding.kind == "use-after-free":
         return either(uses_of(finding), "free the memory after its last use, or do not use it any more")
     if finding.kind == "stale-graph":

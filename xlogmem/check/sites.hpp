@@ -203,6 +203,9 @@ class FixedText {
     bool is_cut_ = false;
 };
 
+// Of cpp/native, which numbers stacks of addresses, in threads that run no Python.
+inline bool is_native(std::uint32_t number) { return number >> 30 == 1; }
+
 // Stacks that such handlers have seen, as JSON: the thread's frames run while it handles a signal, and their code
 // objects may be gone afterwards. The numbers have a bit that those of Sites have not.
 class SitesOfSignals {

@@ -30,6 +30,7 @@ cdef extern from "sites.hpp" namespace "check" nogil:
         uint32_t of_caller()
         size_t size()
         Stack at(uint32_t number)
+    bint is_native_place "check::is_native" (uint32_t number)
     cdef cppclass SitesOfSignals:
         @staticmethod
         bint of "is"(uint32_t number)
@@ -38,6 +39,7 @@ cdef extern from "sites.hpp" namespace "check" nogil:
 
 cdef extern from *:
     """
+    static std::atomic<char* (*)(uint32_t)> xlogmem_native_frames{nullptr};
     static check::Sites& xlogmem_sites() {
         static auto& sites = *xlogmem_make_new<check::Sites>(); // threads may outlive the statics
         return sites;
@@ -51,6 +53,10 @@ cdef extern from *:
     }
     extern "C" __attribute__((visibility("default"))) char* xlogmem_text_of_site(uint32_t number) {
         try {
+            if (check::is_native(number)) {
+                auto frames = xlogmem_native_frames.load();
+                return frames ? frames(number) : strdup("[]");
+            }
             if (check::SitesOfSignals::is(number)) return strdup(xlogmem_sites_of_signals.text(number));
             return strdup(check::text_of(xlogmem_sites().at(number)).c_str());
         } catch (const std::bad_alloc&) {
@@ -58,6 +64,7 @@ cdef extern from *:
         }
     }
     """
+    void take_native_frames "xlogmem_native_frames = (char* (*)(uint32_t))" (void* function)
     Sites& xlogmem_sites() nogil
     SitesOfSignals xlogmem_sites_of_signals
     uint32_t xlogmem_site_in_handler() nogil
@@ -88,8 +95,19 @@ def address_of_function_for_handlers():
     return <uintptr_t><void*>xlogmem_site_in_handler
 
 
+def take_native(uintptr_t address):
+    """From now on the C function ``char* frames_of(uint32_t)`` at this address gives the frames of places outside of
+    Python: cpp/native."""
+    take_native_frames(<void*>address)
+
+
+def is_native(uint32_t number):
+    """True for a place outside of Python: `json_of` has objects for its frames then."""
+    return is_native_place(number)
+
+
 def numbers():
-    """Yield the numbers of all stacks that have one."""
+    """Yield the numbers of all stacks of Python that have one."""
     cdef uint32_t number
     yield from range(1, site_count() + 1)
     number = xlogmem_sites_of_signals.next(0)
@@ -128,7 +146,7 @@ def json_of(uint32_t number):
     if text == NULL:
         raise MemoryError("no host memory for the text of a stack")
     try:
-        return (<bytes>text).decode("ascii")
+        return (<bytes>text).decode(errors="surrogateescape")
     finally:
         free(text)
 

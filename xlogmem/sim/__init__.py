@@ -190,6 +190,10 @@ class Simulator:
         """From now on each call takes the number of its place in the program from the C function at this address."""
         self._call("find_sites", function)
 
+    def native_frames(self) -> int:
+        """The address of a C function for the frames of places outside of Python, as `sites.take_native` wants it."""
+        return ctypes.cast(self._library.xsim_native_frames, ctypes.c_void_p).value or 0
+
     def guard_host(self, function: int | None) -> bool:
         """From now on the check sees the host's own accesses to page-locked memory; the C function at this address
         gives their places in handlers of signals.  None ends that.  Returns False where nothing is seen."""
