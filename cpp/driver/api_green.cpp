@@ -31,13 +31,7 @@ CUresult describe(CUdevResource* resource, CUdevResourceType type, unsigned coun
     return CUDA_SUCCESS;
 }
 
-// How many each green context has.
-std::unordered_map<const Context*, unsigned>& counts() {
-    static auto& all = *new std::unordered_map<const Context*, unsigned>;
-    return all;
-}
-
-unsigned count_of(const Context* context) { return context->parent ? counts()[context] : kProcessors; }
+unsigned count_of(const Context* context) { return context->parent ? context->processors : kProcessors; }
 
 // A descriptor is the number of multiprocessors, in words that are no other object's.
 constexpr u64 kDescriptors = 0x3a00000000ull;
@@ -81,7 +75,7 @@ CUresult create(CUgreenCtx* handle, unsigned count, CUdevice device) {
     green->parent = &primary;
     green->handle = reinterpret_cast<CUcontext>(driver().contexts.add(green));
     green->green = reinterpret_cast<CUgreenCtx>(driver().greens.add(green));
-    counts()[green] = count;
+    green->processors = count;
     primary.greens.push_back(green);
     *handle = green->green;
     return CUDA_SUCCESS;

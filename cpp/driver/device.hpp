@@ -53,6 +53,7 @@ struct Context {
     Context* parent = nullptr;  // of a green context: the primary one, with which it shares all but streams
     std::vector<Context*> greens;  // of a primary context, the destroyed ones too: their streams may live on
     CUgreenCtx green = nullptr;
+    unsigned processors = 0;  // of a green context
     Stream* gate = nullptr;  // what the whole context waits for: streams that are made later come after it
 
     Context* shared() { return parent ? parent : this; }

@@ -209,6 +209,7 @@ void destroy_context(Lock& lock, Context* context) {
         if (context->contains(stream->context)) end_stream(stream);
     for (Context* green : context->greens) d.engine.destroy_context(reinterpret_cast<u64>(green));
     d.engine.destroy_context(reinterpret_cast<u64>(context));
+    context->greens.clear();
     for (Block* block : memory().blocks) {
         bool belongs = context->primary && block->device == context->device;
         if (block->live && belongs) free_now(lock, block->address);
@@ -420,7 +421,8 @@ CUresult wait_in_context(Lock& lock, Event* event, Context* context) {
 void detach_green(Context* green) {
     for (auto& capture : driver().captures)
         if (capture->has_stream_of(green)) capture->invalidated = true;
-    if (green->gate) end_stream(green->gate);
+    for (Stream* stream : {green->gate, green->legacy})
+        if (stream) end_stream(stream);
     green->alive = false;
     green->legacy = green->gate = nullptr;
     driver().contexts.remove(reinterpret_cast<u64>(green->handle));

@@ -183,3 +183,32 @@ for one in (a, b):
 def test_the_streams_of_a_destroyed_green_context_are_refused(version, codes):
     done = python("-c", LEFT_BEHIND, PYTHONPATH=str(HELPERS), version=version)
     assert (done.stdout, done.stderr) == (f"{codes}\n{codes}\n", "")
+
+
+def test_a_green_context_ends_its_default_stream(simulator):
+    """Its object serves later streams; what was queued there is waited for all the same."""
+    simulator.set_policy("min")
+    made, x = GreenContext(), alloc(0)
+    sync(0)
+    with made:
+        number = simulator.stream_number(0)
+        fill(x, 1, 0)
+    assert simulator.stream_state(number) == "there"
+    made.destroy()
+    assert simulator.stream_state(number) == "ended"
+    ok(driver.cuCtxSynchronize())
+    fill(x, 2, 0)
+    free(x, 0)
+    sync(0)
+    assert not took_races(simulator)
+
+
+def test_a_green_context_keeps_nothing_of_its_device(simulator):
+    """The primary context of which nothing else is retained ends with it, and begins anew."""
+    for _ in range(2):
+        made = GreenContext(1)
+        with made:
+            number = simulator.stream_number(0)
+        made.destroy()
+        assert simulator.stream_state(number) == "ended"
+        assert ok(driver.cuDevicePrimaryCtxGetState(1))[1] == 0
