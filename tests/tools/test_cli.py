@@ -39,6 +39,22 @@ def test_a_word_that_is_no_command(tmp_path, monkeypatch, word, meant):
     assert f"`{meant}`?" in run.output or not meant
 
 
+@pytest.mark.parametrize(("word", "meant"), [("chekc", "check"), ("benhc", "bench"), ("nothing", "")])
+def test_a_command_that_is_mistyped(word, meant):
+    """With each release of click, which looks for itself among some of the commands, or not at all."""
+    run = CliRunner().invoke(cli.main, [word])
+    assert run.exit_code == 2
+    assert f"No such command '{word}'." + (f" Did you mean '{meant}'?" if meant else "") in run.output
+    assert run.output.count("Did you mean") == bool(meant)
+
+
+def test_without_a_command_the_help_is_an_error():
+    run = xlogmem()
+    assert (run.returncode, run.stdout) == (2, "")
+    assert "Usage: " in run.stderr
+    assert "demo" in run.stderr
+
+
 @pytest.mark.parametrize("policy", ["adaptive", "precise", "lazy"])
 def test_demo_shows_the_failure_and_the_cure(policy):
     run = xlogmem("demo", "--rounds", "20", "--policy", policy, "--json")

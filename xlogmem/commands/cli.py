@@ -18,6 +18,7 @@ import click
 import xlogmem
 from xlogmem import _driver
 from xlogmem._base.screens import Table, console
+from xlogmem._base.signatures import nearest
 from xlogmem._base.texts import printable
 from xlogmem.commands.check import check
 from xlogmem.commands.demo import demo
@@ -63,9 +64,14 @@ class Commands(click.Group):
             meant = f"check {name}" if os.path.isfile(name) else f"--{name}"
             if os.path.isfile(name) or meant in options_of(context):
                 context.fail(printable(f"No such command {name!r}. Did you mean `xlogmem {meant}`?"))
+            if near := nearest(name, self.list_commands(context)):      # click itself looks from 8.4 on
+                context.fail(printable(f"No such command {name!r}. Did you mean {near!r}?"))
         return super().resolve_command(context, arguments)
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        if not arguments and not context.resilient_parsing:     # before 8.2 click's status is that of a command
+            click.echo(context.get_help(), err=True, color=context.color)
+            context.exit(2)
         with options_named():
             return super().parse_args(context, arguments)
 
