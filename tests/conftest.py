@@ -11,13 +11,16 @@ import os
 import sys
 
 import pytest
+from capsules import settle
 from cuda.bindings import driver as cuda
 from four_streams import FourStreams
 from promises import Ledger
 from which_driver import REQUIRE_CUDA, SIMULATED
 
 from xlogmem import DeviceRuntime, DeviceState, _driver, sim
+from xlogmem import runtime as runtimes
 from xlogmem.blocks import unfinished_runtimes
+from xlogmem.interop import devices
 from xlogmem.sim.kernels import Kernels, check
 
 # docs/ordering.md, no-call-under-lock: what may be called by a thread that has the GIL.
@@ -144,6 +147,17 @@ def state():
     state = DeviceState(DeviceRuntime())
     yield state
     state.__dict__.clear()                              # pytest keeps the state, which must not keep the runtime
+
+
+@pytest.fixture
+def _own(monkeypatch):
+    """As if the process had neither runtimes of its own nor states: what a test leaves there is seen by later tests."""
+    monkeypatch.setattr(runtimes, "_runtimes", [None] * runtimes.MAX_DEVICES)
+    monkeypatch.setattr(devices, "_own", {})
+    yield
+    settle()
+    for own in filter(None, runtimes._runtimes):
+        own.reap_pending()
 
 
 @pytest.fixture

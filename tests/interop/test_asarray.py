@@ -12,18 +12,8 @@ from capsules import Producer
 from cuda.bindings import driver as cuda
 
 import xlogmem
-from xlogmem import DeviceState, runtime, use
-from xlogmem.interop import devices
+from xlogmem import DeviceState, use
 from xlogmem.sim.kernels import check
-
-
-@pytest.fixture
-def _own(monkeypatch):
-    """As if the process had neither a runtime nor a state."""
-    monkeypatch.setattr(runtime, "_runtimes", [None] * xlogmem.MAX_DEVICES)
-    monkeypatch.setattr(devices, "_own", {})
-    yield
-    xlogmem.get_runtime().reap_pending()
 
 
 @pytest.mark.usefixtures("_own")

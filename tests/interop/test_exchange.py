@@ -19,10 +19,8 @@ from xlogmem import (
     DeviceState,
     StaleBufferError,
     UseAfterFreeError,
-    runtime,
     use,
 )
-from xlogmem.interop import devices
 from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
@@ -282,16 +280,6 @@ def test_a_bare_handle_is_refused_but_for_the_time_of_a_call(x, dropped):
 
 
 # ------------------------------------------------------------------------------------------------ results
-@pytest.fixture
-def _own(monkeypatch):
-    """As if the process had neither a runtime of its own nor a state, which allocates results."""
-    monkeypatch.setattr(runtime, "_runtimes", [None] * xlogmem.MAX_DEVICES)
-    monkeypatch.setattr(devices, "_own", {})
-    yield
-    settle()
-    xlogmem.get_runtime().reap_pending()
-
-
 @pytest.mark.parametrize("dropped", [False, True])
 @pytest.mark.usefixtures("_own")
 def test_a_result_is_allocated_where_the_library_works(driver, kernels, dropped):

@@ -13,8 +13,7 @@ from places import HELPERS
 from sim_support import python
 from two_devices import Devices, current
 
-from xlogmem import MAX_DEVICES, DeviceRuntime, PoolMemoryResource, StreamMisuseError, use
-from xlogmem import runtime as runtime_module
+from xlogmem import DeviceRuntime, PoolMemoryResource, StreamMisuseError, use
 from xlogmem.sim.kernels import check
 
 pytestmark = pytest.mark.simulator
@@ -95,15 +94,6 @@ def test_the_runtime_of_its_device_is_found(x, driver):
     green.destroy()
     assert second
     check(cuda.cuDevicePrimaryCtxRelease(1))
-
-
-@pytest.fixture
-def _own(monkeypatch):
-    """As if the process had no runtimes of its own: one that a test leaves is seen by later tests."""
-    monkeypatch.setattr(runtime_module, "_runtimes", [None] * MAX_DEVICES)
-    yield
-    for runtime in filter(None, runtime_module._runtimes):
-        runtime.reap_pending()
 
 
 @pytest.mark.usefixtures("_own")
