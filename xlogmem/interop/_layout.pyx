@@ -13,6 +13,7 @@ from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t
 from libc.stdlib cimport free, malloc
 
 from xlogmem.interop._dtypes import dtype_of
+from xlogmem._base.sections cimport Section
 
 __all__ = ["ArrayLayout", "shape_of"]
 
@@ -128,6 +129,7 @@ cdef class ArrayLayout:
         that are not whole numbers of elements."""
         cdef size_t i, ndim
         cdef int64_t* extents
+        cdef Section section
         if self.extents != NULL:
             return self.extents
         if not self.has_whole_strides():
@@ -144,11 +146,11 @@ cdef class ArrayLayout:
         except BaseException:
             free(extents)
             raise
-        with cython.critical_section(self):
-            if self.extents == NULL:
-                self.extents = extents
-                extents = NULL
-        free(extents)                                   # another thread was quicker
+        section.begin(self)
+        if self.extents == NULL:
+            self.extents = extents
+        else:
+            free(extents)                               # another thread was quicker
         return self.extents
 
     cdef int refuse_strided(self, str what) except -1:
