@@ -129,7 +129,7 @@ cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 no
 cdef int pool_allocate_plainly(cy.CUmemoryPool pool, size_t nbytes, cy.CUstream stream, cy.CUdeviceptr* ptr,
                                Failure* failure) except -1 nogil
 cdef int pool_free_plainly(cy.CUdeviceptr ptr, cy.CUstream stream, Failure* failure) except -1 nogil
-cdef bint is_host_memory(cy.CUdeviceptr ptr) except -1 nogil
+cdef int is_host_memory(cy.CUdeviceptr ptr, bint* on_host, Failure* failure) except -1 nogil
 cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, Memory* memory,
                         Failure* failure) except -1 nogil
 cdef int host_is_pinned(const void* ptr, bint* pinned, Failure* failure) except -1 nogil

@@ -2,11 +2,12 @@
 from __future__ import annotations
 
 import pytest
+from arrays import CudaArray
 from cuda.bindings import driver as cuda
 from foreign_streams import ForeignStream
 from two_devices import Devices, current
 
-from xlogmem import DeviceRuntime, LaunchRecorder, StreamMisuseError, use
+from xlogmem import DeviceRuntime, DriverError, LaunchRecorder, StreamMisuseError, use
 from xlogmem._driver import device_count
 from xlogmem.sim.kernels import check
 
@@ -190,3 +191,14 @@ def test_a_sweep_does_not_touch_bare_handles_of_another_device(x, driver):
     before = driver.calls("cuStreamIsCapturing")
     owners = sweep(x.runtimes[0])
     assert driver.calls("cuStreamIsCapturing") - before == len(owners)
+
+
+def test_untracked_memory_is_not_adopted_where_the_driver_cannot_say_on_which_device_it_is(x, driver):
+    """On this device it would be ordered with nothing of the other."""
+    with current(1):
+        address = int(check(cuda.cuMemAlloc(64)))
+    driver.fail("cuPointerGetAttributes", code=1)
+    with pytest.raises(DriverError, match="cuPointerGetAttributes"):
+        use(x.streams[0][0], read=CudaArray(address), untracked="adopt", runtime=x.runtimes[0]).__enter__()
+    assert x.runtimes[0].live_bytes == 0
+    check(cuda.cuMemFree(address))

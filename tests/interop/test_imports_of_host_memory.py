@@ -15,6 +15,7 @@ from xlogmem import (
     Buffer,
     DeviceRuntime,
     DeviceState,
+    DriverError,
     ManagedMemoryResource,
     PinnedMemoryResource,
     from_arrow,
@@ -217,3 +218,21 @@ def test_a_consumer_on_the_device_is_ordered(four, driver, resource, dropped):
     driver.clear_races()
     taken.delete()
     settle()
+
+
+@pytest.mark.parametrize("pageable", [0, 1])
+def test_memory_is_refused_where_the_driver_cannot_say_if_the_device_reaches_it(state, driver, pageable):
+    """Ordinary memory of the host, with devices that reach it and with others."""
+    array = numpy.zeros(NBYTES, "uint8")
+    before = driver.set_pageable(pageable)
+    try:
+        driver.fail("cuDeviceGetAttribute", code=1)
+        with pytest.raises(DriverError, match="cuDeviceGetAttribute"):
+            from_cuda_array(Array(shape=(NBYTES,), data=(array.ctypes.data, False)), state=state)
+        driver.fail("cuDeviceGetAttribute", code=1)
+        block = state.runtime.adopt(array.ctypes.data, NBYTES)
+        with pytest.raises(TypeError, match="is device memory"), use(host, read=block):
+            pass                                        # as far as is known
+        block.free()
+    finally:
+        driver.set_pageable(before)

@@ -287,6 +287,19 @@ def test_host_memory_is_no_memory_of_a_pool(initial):
 
 
 @pytest.mark.simulator
+@pytest.mark.parametrize("upstream", [AsyncMemoryResource, DirectMemoryResource])
+def test_memory_of_which_the_driver_cannot_say_what_it_is_is_no_memory_of_a_pool(driver, upstream):
+    """It might be host memory; it goes back to upstream."""
+    runtime = DeviceRuntime(resource=PoolMemoryResource(upstream()))
+    driver.fail("cuPointerGetAttributes", code=1)
+    with pytest.raises(DriverError, match="cuPointerGetAttributes"):
+        runtime.allocate(4096)
+    assert runtime.resource.pool_size() == 0
+    runtime.allocate(4096).free()
+    assert runtime.bytes_outstanding == 0
+
+
+@pytest.mark.simulator
 def test_a_pool_over_a_pool(driver):
     below = PoolMemoryResource(chunk_size=1 << 20)
     pool = PoolMemoryResource(below, chunk_size=1 << 16)

@@ -101,14 +101,24 @@ cdef int pointer_device(cy.CUdeviceptr ptr, int* device_id, Failure* failure) ex
     return 0
 
 
-cdef bint is_host_memory(cy.CUdeviceptr ptr) except -1 nogil:
-    """True if the driver knows the memory, which is neither a device's nor managed.  May be called during a capture.
-    """
+cdef int is_host_memory(cy.CUdeviceptr ptr, bint* on_host, Failure* failure) except -1 nogil:
+    """Query whether the driver knows the memory, which is neither a device's nor managed.  May be called during a
+    capture."""
     cdef unsigned int kind = 0, managed = 0
-    if (cy.cuPointerGetAttribute(&kind, cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, ptr) != cy.CUDA_SUCCESS
-            or kind != <unsigned int>cy.CU_MEMORYTYPE_HOST):
-        return False
-    return cy.cuPointerGetAttribute(&managed, cy.CU_POINTER_ATTRIBUTE_IS_MANAGED, ptr) != cy.CUDA_SUCCESS or not managed
+    if kind_of_pointer(ptr, &kind, &managed, failure):
+        return 1
+    on_host[0] = kind == <unsigned int>cy.CU_MEMORYTYPE_HOST and not managed
+    return 0
+
+
+cdef int kind_of_pointer(cy.CUdeviceptr ptr, unsigned int* kind, unsigned int* managed,
+                         Failure* failure) except -1 nogil:
+    """Get the type of memory, 0 if the driver does not know it: a query of one attribute would fail then."""
+    cdef cy.CUpointer_attribute attributes[2]
+    cdef void* answers[2]
+    attributes[0], answers[0] = cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, kind
+    attributes[1], answers[1] = cy.CU_POINTER_ATTRIBUTE_IS_MANAGED, managed
+    return _check(failure, "cuPointerGetAttributes", cy.cuPointerGetAttributes(2, attributes, answers, ptr))
 
 
 cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, Memory* memory,
@@ -120,6 +130,7 @@ cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, M
     cdef unsigned int kind = 0, managed = 0
     cdef cy.CUdeviceptr start = 0
     cdef size_t size = 0
+    cdef bint pageable = False
     attributes[0], answers[0] = cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &kind
     attributes[1], answers[1] = cy.CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed
     attributes[2], answers[2] = cy.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, &start
@@ -129,7 +140,9 @@ cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, M
         return 1
     memory.allocated = size - (ptr - start)
     if kind == 0 and not managed:
-        memory.kind = HOST_MEMORY if may_be_pageable(device, ptr) else NO_MEMORY
+        if is_pageable(device, ptr, &pageable, failure):
+            return 1
+        memory.kind = HOST_MEMORY if pageable else NO_MEMORY
         if memory.kind == HOST_MEMORY:
             system_adopt(ptr, nbytes)
     elif 0 < size < ptr - start + nbytes:
@@ -141,13 +154,16 @@ cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, M
     return 0
 
 
-cdef bint may_be_pageable(cy.CUdevice device, cy.CUdeviceptr ptr) except -1 nogil:
-    """True if the device reaches all memory of the process (HMM, ATS), and the process has a page at this address."""
-    cdef int reaches = 0
+cdef int is_pageable(cy.CUdevice device, cy.CUdeviceptr ptr, bint* pageable, Failure* failure) except -1 nogil:
+    """Query whether the device reaches all memory of the process (HMM, ATS), and the process has a page at this
+    address."""
     cdef unsigned char resident
-    if cy.cuDeviceGetAttribute(&reaches, cy.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device) != cy.CUDA_SUCCESS:
-        return True
-    return reaches and mincore(<void*><size_t>(ptr & ~<cy.CUdeviceptr>4095), 1, &resident) == 0
+    cdef int reaches = 0
+    if _check(failure, "cuDeviceGetAttribute", cy.cuDeviceGetAttribute(
+            &reaches, cy.CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS, device)):
+        return 1
+    pageable[0] = reaches and mincore(<void*><size_t>(ptr & ~<cy.CUdeviceptr>4095), 1, &resident) == 0
+    return 0
 
 
 cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 nogil:
@@ -158,15 +174,9 @@ cdef int pool_of_pointer(cy.CUdeviceptr ptr, cy.CUmemoryPool* pool) except -1 no
 
 
 cdef int host_is_pinned(const void* ptr, bint* pinned, Failure* failure) except -1 nogil:
-    """Query whether the driver knows the host memory: copies from it may end after the call returns.  Unlike a query of
-    one attribute, this one does not fail for memory that the driver does not know."""
-    cdef cy.CUpointer_attribute attributes[2]
-    cdef void* answers[2]
+    """Query whether the driver knows the host memory: copies from it may end after the call returns."""
     cdef unsigned int kind = 0, managed = 0
-    attributes[0], answers[0] = cy.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, &kind
-    attributes[1], answers[1] = cy.CU_POINTER_ATTRIBUTE_IS_MANAGED, &managed
-    if _check(failure, "cuPointerGetAttributes",
-              cy.cuPointerGetAttributes(2, attributes, answers, <cy.CUdeviceptr><size_t>ptr)):
+    if kind_of_pointer(<cy.CUdeviceptr><size_t>ptr, &kind, &managed, failure):
         return 1
     pinned[0] = kind or managed
     return 0

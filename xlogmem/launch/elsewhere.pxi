@@ -180,19 +180,21 @@ cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, in
         return True
     if recorder.window.untracked != ADOPT_UNTRACKED:
         return False
-    device_id = extent.device_id if extent.device_id != -1 else device_of_memory(extent.ptr)
+    device_id = extent.device_id if extent.device_id != -1 else device_of_memory(recorder.runtime, extent.ptr)
     if device_id in (-1, recorder.runtime.device_id):
         return False
     return note_adoption(recorder_in(recorder, process_runtime(device_id)), what, extent, access, named) == 0
 
 
-cdef int device_of_memory(uint64_t ptr) noexcept:
-    """Return the device of an address; -1 if the driver does not report it."""
-    cdef Failure ignored
+cdef int device_of_memory(Core core, uint64_t ptr) except? -1:
+    """Return the device of an address; -1 if the driver knows none."""
+    cdef Failure failure
     cdef int device_id = -1, failed
     with nogil:
-        failed = pointer_device(ptr, &device_id, &ignored)
-    return -1 if failed else device_id
+        failed = pointer_device(ptr, &device_id, &failure)
+    if failed:
+        core.fail(&failure, "querying the device of untracked memory")
+    return device_id
 
 
 # ---------------------------------------------------------------------------------------------- access

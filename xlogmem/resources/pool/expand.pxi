@@ -87,14 +87,17 @@ cdef int refuse_useless(PoolState* pool, Allocation* chunk, Failure* failure) ex
     """Return memory to upstream that the pool cannot use: it is not aligned, or it is host memory that upstream has not
     declared, which the next owner's host would use before the former owner's stream is done.  Called without the lock.
     """
-    cdef bint on_host = not pool.upstream.host_accessible and is_host_memory(chunk.ptr)
+    cdef bint on_host = False
+    cdef int unknown = not pool.upstream.host_accessible and is_host_memory(chunk.ptr, &on_host, failure)
     cdef Failure ignored
-    if chunk.ptr % ALIGNMENT == 0 and not on_host:
+    if chunk.ptr % ALIGNMENT == 0 and not on_host and not unknown:
         return 0
     if pool.upstream.deallocate(pool.upstream.self, chunk, &ignored):
         drop_exception(&ignored)
     else:
         settle(pool.upstream, chunk.nbytes)
+    if unknown:
+        return 1
     if on_host:
         snprintf(failure.text, sizeof(failure.text),
                  "upstream of the pool returned host memory at %#llx, which its class does not declare, and no free "
