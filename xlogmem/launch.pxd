@@ -63,5 +63,6 @@ cdef Stream captured_by_handle(Core runtime, cy.CUstream handle)
 cdef int promise_to_live(Core runtime, cy.CUstream handle) except -1
 cdef Stream stream_outside(Core runtime, cy.CUstream handle)
 cdef int give_to_graph(Core runtime, cy.CUstream handle, uint32_t slot, uint64_t generation) except -1
+cdef int take_from_graph(Core runtime, cy.CUstream handle, uint64_t generation) except -1
 cdef bint is_of_graph(Core runtime, cy.CUstream handle, Found* block) except -1
 cdef GraphState* launches_of(object graph, Core runtime) except NULL

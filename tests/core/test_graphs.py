@@ -555,6 +555,28 @@ def test_a_graph_in_a_cycle_of_garbage_is_closed_too(x):
     assert x.runtime.live_bytes == 0
 
 
+def test_a_batch_inside_that_fails_leaves_nothing_to_the_graph(x):
+    """What it had is free when the capture ends, and not when the graph is closed."""
+    live = x.runtime.live_bytes
+    with capture(x.S) as graph:
+        kept = x.runtime.allocate(512, x.S)
+        for nth in (2, 3):
+            x.driver.fail("cuMemAllocFromPoolAsync", nth, code=NOT_SUPPORTED)
+            with pytest.raises(DriverError, match="cuMemAllocFromPoolAsync"):
+                x.runtime.allocate_many([64, 0, 64, 64], x.S)
+        x.use(x.S, (kept, WRITE))
+    assert [block.generation for block in graph.writes] == [kept.generation]
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == live + 512
+    graph.launch(x.T)
+    kept.free()
+    graph.close()
+    x.runtime.synchronize()
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == live
+    assert not x.driver.races()
+
+
 def test_an_allocation_inside_that_fails_is_reported(x):
     with capture(x.S) as graph:
         x.driver.fail("cuMemAllocFromPoolAsync", code=NOT_SUPPORTED)

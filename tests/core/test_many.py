@@ -36,6 +36,7 @@ from xlogmem import (
     StreamMisuseError,
     TrackingResourceAdaptor,
     UseAfterFreeError,
+    capture,
     use,
 )
 from xlogmem._table import table
@@ -46,6 +47,7 @@ pytestmark = pytest.mark.simulator
 KIB = 1 << 10
 ROOM = 64 << 20
 UNKNOWN = 999                                           # a CUresult that does not lose the device
+NOT_SUPPORTED = 801
 SIZES = [KIB, 0, 300, KIB, 5000, *[KIB] * 150, 0, 70_000, 2 << 20, 1]      # more than two groups
 RESOURCES = {
     "async": AsyncMemoryResource,
@@ -725,3 +727,23 @@ def test_a_block_that_another_thread_is_freeing_gets_no_owner_back(four, driver)
     recorder.commit()
     x.runtime.reap_pending()
     assert x.runtime.bytes_outstanding == 0
+
+
+def test_a_batch_of_the_table_that_fails_in_a_capture_leaves_nothing_to_the_graph(four):
+    """What it had is free when the capture ends, and not when the graph is closed."""
+    x = four()
+    hold, live = Batches(x.runtime), x.runtime.live_bytes
+    with capture(x.S) as graph:
+        (kept,) = hold.allocate_many([512], x.S.handle)
+        for nth in (2, 3):
+            x.driver.fail("cuMemAllocFromPoolAsync", nth, code=NOT_SUPPORTED)
+            with pytest.raises(Refused, match="cuMemAllocFromPoolAsync"):
+                hold.allocate_many([64, 0, 64, 64], x.S.handle)
+    assert len(graph.writes) == 1
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == live + 512
+    hold.free(kept, x.S.handle)
+    graph.close()
+    x.runtime.reap_pending()
+    assert x.runtime.live_bytes == live
+    hold.close()

@@ -105,8 +105,9 @@ cdef int allocate_pieces(Core core, list handles, list sizes, Allocation* wanted
 cdef int fail_batch(Core core, list handles, list sizes, Allocation* wanted, Piece* pieces,
                     Failure* failure) except -1:
     """Free what a batch has got, and raise the failure of the first block that is missing.  In a capture that is known
-    all blocks are memory of the graph instead."""
-    cdef size_t i, missing = 0, count = len(handles)
+    all blocks are memory of the graph instead, or, if one is refused, free when the capture ends."""
+    cdef size_t i, k, missing = 0, count = len(handles)
+    cdef Stream named = None
     cdef StreamState* stream = wanted.stream
     cdef Label* stack = wanted.stack
     cdef vector[Failure] failures
@@ -123,10 +124,15 @@ cdef int fail_batch(Core core, list handles, list sizes, Allocation* wanted, Pie
     try:
         while i < count:
             if pieces[i].nbytes and pieces[i].block == NULL:
+                if named is None:
+                    named = (<DeviceBlock>handles[i]).stream
                 end_refused_allocation(core, <DeviceBlock>handles[i], failure, sizes[i], None)
                 PyObject_GC_Track(<void*>handles[i])
             i += 1
     except BaseException as error:
+        for k in range(i if failure.kind == STREAM_IS_CAPTURING else 0):
+            if pieces[k].nbytes:
+                take_from_capture(core, named, (<DeviceBlock>handles[k]).generation)
         error.add_note(f"in allocate_many: it is block {i} of {count}, and none was allocated")
         raise
     return 0

@@ -43,13 +43,14 @@ from xlogmem.streams cimport Host
 
 
 cdef object allocate_in_capture = None      # see `provide_captures`
+cdef object take_from_capture = None
 
 
-def provide_captures(allocate_in_capture_of_graph):
-    """Set the function that allocates memory of a graph on a stream that captures it.  It returns a block, or None if
-    no graph is known there."""
-    global allocate_in_capture
-    allocate_in_capture = allocate_in_capture_of_graph
+def provide_captures(allocate_in_capture_of_graph, take_from_capture_of_graph):
+    """Set the function that allocates memory of a graph on a stream that captures it, and the one that takes new memory
+    from the graph.  The first returns a block, or None if no graph is known there."""
+    global allocate_in_capture, take_from_capture
+    allocate_in_capture, take_from_capture = allocate_in_capture_of_graph, take_from_capture_of_graph
 
 
 cdef DeviceBlock new_handle(Core core, Stream stream, str tag):

@@ -65,7 +65,12 @@ def allocate_in_capture(Core runtime, nbytes, Stream stream, tag, resource):
     return core.allocate(nbytes, stream, tag, resource) if core is not None and core.runtime is runtime else None
 
 
-provide_captures(allocate_in_capture)
+def take_from_capture(Core runtime, Stream stream, uint64_t generation):
+    """Take a block, which nothing has named yet, from the graph that a stream captures."""
+    take_from_graph(runtime, stream.state.handle, generation)
+
+
+provide_captures(allocate_in_capture, take_from_capture)
 
 
 def captures_are_open():
@@ -171,6 +176,16 @@ cdef int give_to_graph(Core runtime, cy.CUstream handle, uint32_t slot, uint64_t
     if core is None:
         raise StreamMisuseError("the capture that this allocation began in has ended")
     core.own(slot, generation, core.entered(handle, runtime.streams.own(handle, False)))
+    return 0
+
+
+cdef int take_from_graph(Core runtime, cy.CUstream handle, uint64_t generation) except -1:
+    """Take a block, which nothing has named yet, from the graph that the stream under a handle captures: it is free
+    when the capture ends, and not when the graph is closed."""
+    cdef CaptureCore core = capture_on(handle, runtime.ordering.context)
+    cdef StandIn stand_in = core.stand_ins.get(generation) if core is not None else None
+    if stand_in is not None:
+        stand_in.is_graphs = False
     return 0
 
 

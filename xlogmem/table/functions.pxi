@@ -341,7 +341,7 @@ cdef void table_deallocate(xlogmem_runtime* runtime, void* ptr, void* stream) no
     if unlikely(ptr == NULL or process_is_closing()):   # at the end the memory goes with the process
         return
     if unlikely(free_on(hold, <uint64_t>ptr, stream, &block, &failure)):
-        if block == NULL and free_inside(hold, <uint64_t>ptr, stream):
+        if block == NULL and free_inside(hold, <uint64_t>ptr, stream, False):
             return
         report_failed_free(hold.core, <uint64_t>ptr, block, &failure)
 

@@ -23,6 +23,7 @@ from xlogmem.launch cimport (
     launches_of,
     promise_to_live,
     stream_outside,
+    take_from_graph,
 )
 from xlogmem.native cimport (
     XLOGMEM_CAPTURE_GLOBAL,
@@ -393,17 +394,18 @@ cdef int allocate_of_graph(RuntimeHold* hold, size_t nbytes, void* stream, Block
         put_back(&exception)
 
 
-cdef bint free_inside(RuntimeHold* hold, uint64_t ptr, void* stream) noexcept nogil:
-    """Free memory of the graph that a stream captures: it is free when the graph is closed.  False for other memory."""
+cdef bint free_inside(RuntimeHold* hold, uint64_t ptr, void* stream, bint is_new) noexcept nogil:
+    """Free memory of the graph that a stream captures: it is free when the graph is closed, or, if nothing has named it
+    yet (`is_new`), when the capture ends.  False for other memory."""
     cdef bint done
     if not has_captures() or names_host(stream) or not enter_interpreter():
         return False
-    done = free_of_graph(hold, ptr, stream)
+    done = free_of_graph(hold, ptr, stream, is_new)
     leave_interpreter()
     return done
 
 
-cdef bint free_of_graph(RuntimeHold* hold, uint64_t ptr, void* stream) noexcept with gil:
+cdef bint free_of_graph(RuntimeHold* hold, uint64_t ptr, void* stream, bint is_new) noexcept with gil:
     cdef Core own = <Core>hold.owner
     cdef UnderWay exception
     cdef Failure failure
@@ -414,6 +416,8 @@ cdef bint free_of_graph(RuntimeHold* hold, uint64_t ptr, void* stream) noexcept 
         if own.find(ptr, &found) and found.ptr == ptr and is_of_graph(own, <cy.CUstream>stream, &found):
             with nogil:
                 failed = free_block(hold.core, found.slot, found.generation, NULL, NULL, &failure)
+            if is_new:
+                take_from_graph(own, <cy.CUstream>stream, found.generation)
         return not failed
     except BaseException as raised:
         log_raised("freeing memory in a capture", raised)

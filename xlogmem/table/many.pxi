@@ -142,12 +142,16 @@ cdef int table_allocate_many(xlogmem_runtime* runtime, size_t count, const size_
 
 cdef bint allocate_many_inside(RuntimeHold* hold, size_t count, const size_t* nbytes, void* stream, void** ptrs,
                                Failure* failure) noexcept nogil:
-    """Allocate a batch of memory of the graph that a stream captures.  False if one fails, and those before it stay."""
+    """Allocate a batch of memory of the graph that a stream captures.  False if one fails, and those before it are
+    freed."""
     cdef Block* block
-    cdef size_t i
+    cdef size_t i, k
     for i in range(count):
         if ptrs[i] == NULL and nbytes[i] != 0:
             if allocate_inside(hold, nbytes[i], stream, &block, failure):
+                for k in range(i):
+                    if ptrs[k] != NULL and free_inside(hold, <uint64_t>ptrs[k], stream, True):
+                        ptrs[k] = NULL
                 return False
             ptrs[i] = <void*>block.ptr
     return True
@@ -218,7 +222,7 @@ cdef int free_group_in_call(CoreState* core, FreeingCall* call, uint64_t* ptrs, 
     if call.failed:
         for i in range(count):
             failure = call.failure
-            if not free_inside(call.hold, ptrs[i], call.named):
+            if not free_inside(call.hold, ptrs[i], call.named, False):
                 report_failed_free(core, ptrs[i], NULL, &failure)
         return 0
     core.order.lock.lock()
