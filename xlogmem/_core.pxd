@@ -245,6 +245,7 @@ cdef cppclass Window:
     size_t place                # in `CoreState.windows`
     # Conflicting windows: see core/contested.pxi.
     bint moved                  # another thread has touched the recorder before, so any may close it
+    bint is_anyones             # the program says that any thread may close it
     bint is_kept                # by the runtime: nothing else refers to the recorder
     void* table_hold            # of the C table, which has prepared it; NULL: a recorder's
     uint64_t inside             # the ticket of the wait that its thread had interrupted for it; 0: none
@@ -273,7 +274,9 @@ cdef struct OpenUse:
     # The use that a thread is inside of.
     StreamState* stream         # NULL: of none
     bint several                # of several, on different streams
+    bint is_far                 # on a stream of another device, at least one
     uint32_t access             # to a block; 0: it is not named there
+    uint32_t on_host            # by the thread itself, which is inside of an access by the host
 
 
 cdef cppclass HostThread:
@@ -525,6 +528,7 @@ cdef bint begin_close(GraphState* graph) noexcept nogil
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil
 cdef void find_open_use(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
+cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
 cdef bint export_in_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil
 cdef bint find_from_locked(CoreState* core, uint64_t ptr, uint64_t last, Found* found) noexcept nogil

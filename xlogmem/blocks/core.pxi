@@ -43,6 +43,7 @@ from xlogmem._core cimport (
     find_by_address_locked,
     find_from_locked,
     find_open_use,
+    find_open_use_locked,
     find_site_for_check,
     is_still_locked,
     look,
@@ -495,11 +496,15 @@ cdef class Core:
             Py_INCREF(block)
         return exported
 
-    cdef bint is_named_in_use(self, DeviceBlock block):
-        """True if the use that this thread is inside of names the block."""
-        cdef OpenUse use
-        with nogil:
-            find_open_use(&self.state, block.block, block.generation, &use)
+    cdef bint is_named_in_use(self, DeviceBlock block, OpenUse* use):
+        """True if the use that this thread is inside of names the block; `use` says how."""
+        cdef OrderState* order = self.state.order
+        if order.lock.try_lock():
+            find_open_use_locked(&self.state, block.block, block.generation, use)
+            order.lock.unlock()
+        else:
+            with nogil:
+                find_open_use(&self.state, block.block, block.generation, use)
         return use.access != 0 and not use.several
 
     cdef int cover_export(self, Stream consumer) except -1:

@@ -83,24 +83,32 @@ cdef void find_open_use(CoreState* core, Block* block, uint64_t generation, Open
 
 
 cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
-    """Accesses by the host have no stream, and a stream of another device is of no use to a consumer."""
+    """Accesses by the host have no stream.  A use that any thread may finish is not relied on: it may end before the
+    consumer is done."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t thread = current_thread()
     cdef Window* window
+    cdef uint32_t access
     cdef size_t i, k
     use.stream = NULL
-    use.several = False
-    use.access = 0
+    use.several = use.is_far = False
+    use.access = use.on_host = 0
     core.windows_lock.lock()
     for i in range(core.windows.size()):
         window = core.windows[i]
-        if not window.is_open or window.thread != thread or is_host(window.stream) or <bint>window.stream.remote:
+        if not window.is_open or window.thread != thread or window.is_anyones:
+            continue
+        access = 0
+        for k in range(window.uses.size()):
+            if window.uses[k].block == block and block.generation == generation:
+                access |= window.uses[k].access
+        if is_host(window.stream):
+            use.on_host |= access
             continue
         use.several = use.several or (use.stream != NULL and use.stream != window.stream)
         use.stream = window.stream
-        for k in range(window.uses.size()):
-            if window.uses[k].block == block and block.generation == generation:
-                use.access |= window.uses[k].access
+        use.is_far = use.is_far or <bint>window.stream.remote
+        use.access |= access
     core.windows_lock.unlock()
 
 

@@ -324,6 +324,7 @@ cdef int open_in_order(LaunchRecorder recorder, list opened) except -1:
     cdef LaunchRecorder other
     for other in recorder.together.others:
         other.window.moved |= recorder.window.moved
+        other.window.is_anyones = recorder.window.is_anyones
     for other in in_order(recorder):
         if other.unsettled is not None:
             other.settle()                          # adopted memory is looked at, too

@@ -106,26 +106,43 @@ cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consum
 cdef Core core_of_use(int device_id, StreamState** stream):
     """Return the runtime, or the core of the capture, in which this thread is inside of a use on a device, and the
     stream of the use; None if there is none.  Uses on several streams are refused with BufferError: nothing says which
-    of them a library would take."""
+    of them a library would take.  A use of memory of other devices alone is known to their runtimes alone."""
     cdef Core core, found = None
     cdef OpenUse use
+    cdef bint is_here
+    cdef int device
     stream[0] = NULL
     for core in all_runtimes() if not has_captures() else [*all_runtimes(), *captures.values()]:
-        if core.ordering.context.device_id != device_id:
+        is_here = core.ordering.context.device_id == device_id
+        if not is_here and (core.streams is None or not core.streams.by_remote):
             continue
         with nogil:
             find_open_use(&core.state, NULL, 0, &use)
-        if use.several or (stream[0] != NULL and use.stream != NULL and use.stream.handle != stream[0].handle):
+        if use.stream == NULL or not (is_here or use.is_far):
+            continue
+        if use.several:
             refuse_several()
-        if use.stream != NULL:
-            found = core
-            stream[0] = use.stream
+        device = use.stream.device if use.is_far else core.ordering.context.device_id
+        if device != device_id:
+            if is_here:
+                refuse_far(device_id, device)
+            continue
+        if stream[0] != NULL and use.stream.handle != stream[0].handle:
+            refuse_several()
+        found = core
+        stream[0] = use.stream
     return found
 
 
 cdef int refuse_several() except -1:
     raise BufferError("this thread is inside of uses on several streams, and a library that it calls would work on one "
                       "of them: leave the others first")
+
+
+cdef int refuse_far(int device_id, int device) except -1:
+    raise BufferError(f"this thread is inside of a use of memory of device {device_id} on a stream of device {device}, "
+                      f"and a library that works on device {device_id} would not wait for what that stream waits for. "
+                      f"Leave the use to call it; for one that works on device {device}, name the buffer in the use")
 
 
 cdef Stream captured(Stream stream):

@@ -457,7 +457,7 @@ cdef inline int begin(LaunchRecorder recorder, Stream stream) except -1:
 cdef inline int begin_window(LaunchRecorder recorder) except -1:
     cdef Window* window = window_for(recorder.runtime)
     window.thread = current_thread()
-    window.moved = window.is_kept = window.is_graphs = False
+    window.moved = window.is_anyones = window.is_kept = window.is_graphs = False
     window.untracked = RAISE_UNTRACKED
     window.on_conflict = WAIT_FOR_CONFLICTS
     window.hand_back = HAND_BACK_ALL

@@ -121,7 +121,7 @@ cdef LaunchRecorder begin_elsewhere(RuntimeHold* hold, Launch* launch, bint insi
         handback="writes" if launch.flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else "all")
     for block, kind in named:
         add_use(recorder, block, kind, block)
-    recorder.window.moved = launch.flags & <uint32_t>XLOGMEM_ANY_THREAD != 0
+    recorder.window.moved = recorder.window.is_anyones = launch.flags & <uint32_t>XLOGMEM_ANY_THREAD != 0
     return recorder
 
 

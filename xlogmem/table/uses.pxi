@@ -243,7 +243,7 @@ cdef inline void begin_window(Window* window, StreamState* stream, uint32_t flag
     window.on_conflict = REFUSE_CONFLICTS if flags & <uint32_t>XLOGMEM_REFUSE_CONFLICTS else WAIT_FOR_CONFLICTS
     window.hand_back = HAND_BACK_WRITES if flags & <uint32_t>XLOGMEM_HAND_BACK_WRITES else HAND_BACK_ALL
     note_thread(window)
-    window.moved = flags & <uint32_t>XLOGMEM_ANY_THREAD != 0
+    window.moved = window.is_anyones = flags & <uint32_t>XLOGMEM_ANY_THREAD != 0
     window.is_kept = not window.moved
 
 

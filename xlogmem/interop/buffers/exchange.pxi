@@ -11,7 +11,7 @@
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport int32_t
 
-from xlogmem._core cimport READ_WRITE, WRITE, OpenUse
+from xlogmem._core cimport READ, READ_WRITE, WRITE, OpenUse
 from xlogmem._driver cimport LEGACY
 from xlogmem._foreign.dltensor cimport CPU, EXCHANGE, READ_ONLY, DLManagedTensorVersioned, DLPackExchange, DLTensor
 from xlogmem._order cimport StreamState, has_no_owner
@@ -63,6 +63,20 @@ cdef Stream stream_of_consumer(Core core):
     return stream
 
 
+cdef int refuse_accessed(Buffer buffer, OpenUse* use) except -1:
+    """Raise if the thread itself accesses the memory meanwhile, and one of the two may write."""
+    cdef StreamState* state
+    cdef Core inside
+    if use.on_host == 0 or (use.on_host == READ and buffer.layout.readonly):
+        return 0
+    inside = core_of_use(buffer.core.ordering.context.device_id, &state)
+    if inside is None or not is_capture(inside):        # what is captured runs later
+        raise BufferError(f"this thread accesses {buffer!r} itself, and a library that it calls would work on the "
+                          "memory at the same time: leave map(), or use(xlogmem.host, ...), first. Where both only "
+                          "read, name the buffer in use(stream, read=...)")
+    return 0
+
+
 cdef Stream stream_of_another(Core core, Core inside, Stream stream):
     """Return the stream of a use in a capture, or in another runtime, as this one knows it."""
     cdef Stream own
@@ -86,10 +100,12 @@ cdef int managed_of_buffer(void* what, DLManagedTensorVersioned** tensor) except
     cdef ArrayLayout layout = buffer.layout
     cdef DLPackExport* export = new_export(layout)
     cdef OpenUse use
+    use.on_host = 0
     try:
         if layout.size == 0 or block is None or not buffer.core.export_in_use(block, &use, &export.base):
             use.access = READ_WRITE
             if layout.size:
+                refuse_accessed(buffer, &use)
                 export_ordered(buffer, stream_of_consumer(buffer.core), &export.base)
         fill_tensor(&export.plain.dl_tensor, layout, <void*>layout.ptr, device_of_buffer(buffer), export.extents)
     except BaseException:
@@ -106,7 +122,10 @@ cdef int tensor_of_buffer(void* what, DLTensor* tensor) except? -1:
     cdef Buffer buffer = buffer_for_call(what)
     cdef DeviceBlock block = buffer.held()
     cdef ArrayLayout layout = buffer.layout
-    if layout.size and (block is None or not buffer.core.is_named_in_use(block)):
+    cdef OpenUse use
+    use.on_host = 0
+    if layout.size and (block is None or not buffer.core.is_named_in_use(block, &use)):
+        refuse_accessed(buffer, &use)
         export_ordered(buffer, stream_of_consumer(buffer.core), NULL)
     return fill_tensor(tensor, layout, <void*>layout.ptr, device_of_buffer(buffer), NULL)
 
