@@ -91,6 +91,19 @@ def test_what_is_captured_meanwhile_runs_later(x):
     graph.close()
 
 
+def test_a_use_that_its_thread_finishes_is_the_librarys(x):
+    with x.hold.use(x.T.handle, write=[x.buffer.ptr]):
+        assert x.library.stream() == x.T.handle
+        x.library.take(x.buffer).delete()
+    opened = x.hold.prepare(x.T.handle, write=[x.buffer.ptr], flags=ANY_THREAD)
+    assert x.library.stream() == 0
+    with x.hold.use(x.T.handle, write=[x.buffer.ptr]):  # the window of the first had been marked
+        assert x.library.stream() == x.T.handle
+    x.hold.finish(opened)
+    with x.hold.use(x.T.handle, write=[x.buffer.ptr]):
+        assert x.library.stream() == x.T.handle
+
+
 @pytest.mark.parametrize("dropped", [False, True])
 def test_a_use_that_any_thread_may_finish_is_not_relied_on(x, dropped):
     """It may be finished before the library is done: the library works on the legacy stream, after that use."""
@@ -120,15 +133,3 @@ def test_a_use_that_any_thread_may_finish_is_not_relied_on(x, dropped):
     assert seen == [0]
     assert bool(x.driver.races()) == dropped
     x.driver.clear_races()
-
-
-def test_a_use_that_its_thread_finishes_is_the_librarys(x):
-    with x.hold.use(x.T.handle, write=[x.buffer.ptr]):
-        assert x.library.stream() == x.T.handle
-        x.library.take(x.buffer).delete()
-    opened = x.hold.prepare(x.T.handle, write=[x.buffer.ptr], flags=ANY_THREAD)
-    with x.hold.use(x.T.handle, write=[x.buffer.ptr]):  # the window of the first had been marked
-        assert x.library.stream() == x.T.handle
-    x.hold.finish(opened)
-    with x.hold.use(x.T.handle, write=[x.buffer.ptr]):
-        assert x.library.stream() == x.T.handle
