@@ -33,7 +33,8 @@ PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table
          "for the host: allocate + free, C table", "for the host: allocate + free, Python",
          "access by the host, Python", "1 of 1,000 columns, C table, pool", "1 of 1,000 columns, Python, pool",
          "1 of 1,000 sizes, C table, pool", "unowned stream: allocate + free, C table, pool",
-         "unowned stream: allocate + free, Python, pool")
+         "unowned stream: allocate + free, Python, pool", "graph launch of 16 blocks, C table",
+         "graph launch of 16 blocks, Python", "DLPack exchange: export + release", "DLPack exchange: stream to work on")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -43,6 +44,7 @@ def paths() -> dict[str, Callable[[int], object]]:
 
     import xlogmem
     from xlogmem import sim
+    from xlogmem.interop.devices import DeviceState
     from xlogmem.sim.kernels import check
 
     sim.install()
@@ -114,6 +116,29 @@ def paths() -> dict[str, Callable[[int], object]]:
         for _ in range(rounds):
             on_host.allocate(1 << 16, xlogmem.host).free()
 
+    captured = xlogmem.DeviceRuntime()
+    of_graph = captured.acquire_stream()
+    in_graph = [captured.allocate(256, of_graph) for _ in range(16)]
+    with xlogmem.capture(of_graph) as graph, xlogmem.use(of_graph, write=in_graph):
+        pass
+    native = _loops.GraphLaunches(captured, graph, of_graph.handle)
+
+    def launch(rounds: int) -> None:
+        for _ in range(rounds):
+            graph.launch(of_graph)
+
+    called_on = captured.acquire_stream()
+    state = DeviceState(captured)
+    array = state.full((8, 32), 1.0, "float32", called_on)
+    exchanges = _loops.Exchanges(array)
+
+    def inside(run: Callable[[int], object]) -> Callable[[int], None]:
+        def use(rounds: int, state: DeviceState = state) -> None:
+            with xlogmem.use(called_on, read_write=array):
+                run(rounds)
+
+        return use
+
     return dict(zip(PATHS, (
         table(trivial), table(pool), uses(1), uses(16), uses(64), look_up, allocate_and_free,
         python_uses((stream, {"read_write": blocks[0]})), python_uses((stream, {"read_write": blocks[:16]})),
@@ -122,7 +147,9 @@ def paths() -> dict[str, Callable[[int], object]]:
         lambda rounds: for_host.pairs(1 << 16, [_loops.HOST], rounds), allocate_for_host,
         python_uses((xlogmem.host, {"write": accessed})),
         batches([1 << 12] * 1000), python_batches, batches([256 * size for size in range(1, 1001)]),
-        lambda rounds: table_of_bare.pairs(1 << 16, [bare], rounds), allocate_on_bare), strict=True))
+        lambda rounds: table_of_bare.pairs(1 << 16, [bare], rounds), allocate_on_bare,
+        lambda rounds: in_graph and native.run(rounds), launch, inside(exchanges.exported),
+        inside(exchanges.streams)), strict=True))
 
 
 def work() -> None:
