@@ -53,7 +53,7 @@ cdef struct Waiter:
 cdef cppclass Block:
     # What every use looks at comes first, in two lines of the cache.
     first_of_line generation    # identity; 0 while the slot is empty
-    uint32_t slot
+    uint32_t exported           # the number of `exports`
     uint32_t windows            # open windows: while there is one the memory cannot be freed
     uint32_t writers            # windows that write
     uint8_t state
@@ -64,15 +64,17 @@ cdef cppclass Block:
     few[Entry] frontier         # at most one entry for each kind and stream
     StreamState* stream         # allocated here: identity, for ever; NULL: for the host, or adopted without a stream
     StreamState* window_stream  # the stream of all windows, NULL: of several
+    atomic[StreamCache*] cache  # where the block is LOCAL or CACHED; NULL: it is known to all
+    uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: none
     uint64_t operation          # scratch of prepare: seen by this operation, as its use number `use`
     size_t use
     uint64_t ptr
     size_t nbytes
+    uint32_t slot
     bint adopted                # foreign memory: its owner is dropped instead of a free
     bint host_accessible        # of adopted memory: see `is_host_accessible`
     uint32_t pins               # exports that are not released: not freed before, as in a window
     vector[ExportedStream] exports
-    uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: none
     void* owner                 # of adopted memory: the Python object that is held for it (may be NULL)
     ResourceTable* resource     # where the memory came from; of adopted memory the runtime's own, which gets none of it
     void* resource_block        # the memory's name in a resource that keeps frontiers
@@ -81,7 +83,6 @@ cdef cppclass Block:
     Block* next                 # in the list of dropped blocks
     atomic[uint32_t] listed     # it is in that list, or was taken from it and is looked at next
     vector[Waiter] waiting      # in the order of the queue
-    atomic[StreamCache*] cache  # where the block is LOCAL or CACHED; NULL: it is known to all
     Block* next_cached          # of the same size
     uint64_t position           # of the stream, when the memory was freed last
 
@@ -204,8 +205,8 @@ cdef struct Use:
     Block* block
     uint32_t access
     bint plain                  # all that it was ordered after was the launch stream's own, and is in no snapshot
-    size_t first                # its snapshot: window.snapshot[first:end]
-    size_t end
+    size_t first                # its snapshot: window.snapshot[first:end]; if `Window.turn` is set, the block's entry
+    size_t end                  # that it replaces
 
 
 cdef struct Wanted:
@@ -234,6 +235,7 @@ cdef cppclass Window:
     uint32_t discipline_changes     # before it was opened
     uint64_t thread             # that opened it, or waits to; NO_THREAD: it ended meanwhile, and the use is filed
     uint64_t position
+    uint64_t turn               # of the lock in which it was opened, if each use replaces one entry; else 0
     vector[Request] requests
     vector[Use] uses            # one for each block
     vector[Entry] snapshot      # what the uses were ordered after, in the order of `uses`
@@ -418,6 +420,8 @@ cdef int refuse_device_memory(CoreState* core, Window* window, Failure* failure)
 cdef int finish_rest(CoreState* core, Window* window, Failure* failure) except -1 nogil
 cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                     uint32_t access) except -1 nogil
+cdef bint end_export_at_once(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
+                             uint32_t access) noexcept
 cdef int fence_export(CoreState* core, StreamState* stream) except -1 nogil
 cdef int reap(CoreState* core, bint blocking, bint with_guard, vector[Failure]* failures) except -1 nogil
 cdef int wait_for_pending(CoreState* core) except -1 nogil
@@ -527,7 +531,6 @@ cdef void end_launch(GraphState* graph) noexcept nogil
 cdef bint begin_close(GraphState* graph) noexcept nogil
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil
-cdef void find_open_use(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
 cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
 cdef bint export_in_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil

@@ -5,7 +5,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from xlogmem._base.cpp cimport atomic, counter, flag, peek, poke, unlikely, vector
 from xlogmem._base.failures cimport Failure, FailureKind
-from xlogmem._base.locks cimport mutex
+from xlogmem._base.locks cimport counted_mutex
 from xlogmem._driver cimport Context, EventPool, Scope, capture_of, stream_is_capturing
 from xlogmem.observe._history cimport EventKind
 
@@ -98,7 +98,7 @@ cdef struct OrderCounters:
 
 
 cdef cppclass OrderState:
-    mutex lock                  # THE lock of a runtime: everything below, and all of CoreState
+    counted_mutex lock          # THE lock of a runtime: everything below, and all of CoreState
     bint is_recorded            # a history is
     uint32_t mark               # in events, of the order and its device: see next_mark
     uint32_t in_flight          # operations that hold on to streams while the lock is released: none may be deleted

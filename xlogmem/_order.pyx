@@ -42,6 +42,7 @@ import weakref
 
 cimport cython
 
+from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport LEAF_LOCK, OUTER_LOCK, forget_at_forks, process_is_closing, take_at_forks
 from xlogmem.observe._history cimport marked
 

@@ -79,6 +79,7 @@ cdef class Core:
     cdef int cover_export(self, Stream consumer) except -1
     cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1
     cdef bint is_named_in_use(self, DeviceBlock block, OpenUse* use)
+    cdef void find_open_use(self, DeviceBlock block, OpenUse* use) noexcept
     cdef bint export_in_use(self, DeviceBlock block, OpenUse* use, Export* export) except -1
     cdef tuple _bytes(self, bint query)
 

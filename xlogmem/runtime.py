@@ -16,7 +16,7 @@ from xlogmem._base.units import counted, format_bytes, parse_device_id
 from xlogmem._driver import ProcessLock, device_count, supports_memory_pools
 from xlogmem.blocks import POLICIES, Access, Runtime, in_scope
 from xlogmem.errors import StreamMisuseError
-from xlogmem.launch import LaunchRecorder, provide_runtimes
+from xlogmem.launch import LaunchRecorder, know_runtimes, provide_runtimes
 from xlogmem.resources import (
     AsyncMemoryResource,
     DeviceMemoryResource,
@@ -49,6 +49,7 @@ RESOURCES: dict[str, Callable[[int], DeviceMemoryResource]] = {
 _runtimes: list[DeviceRuntime | None] = [None] * MAX_DEVICES
 _options: RuntimeOptions | None = None                  # of those that `get_runtime` makes from now on
 _existing: WeakValueDictionary[int, DeviceRuntime] = WeakValueDictionary()      # by number, those made by hand too
+_existing_lock = ProcessLock()
 _numbers = itertools.count(1)
 _locks = [ProcessLock() for _ in range(MAX_DEVICES)]
 
@@ -153,7 +154,9 @@ class DeviceRuntime(Runtime):
         self._prepared = {}
         self._prepared_lock = ProcessLock()
         self._number = next(_numbers)
-        _existing[self.ordering.number] = self
+        with _existing_lock:
+            _existing[self.ordering.number] = self
+            know_runtimes(_existing.valuerefs())
         return self
 
     def __init__(self, device_id: int = 0, *, resource: DeviceMemoryResource | None = None,

@@ -68,6 +68,41 @@ def test_two_windows_of_one_stream(four):
     assert x.ordered(read, x.T)
 
 
+@pytest.mark.parametrize("first", ["outer", "inner"])
+def test_launches_that_overlap(four, first):
+    """Each is filed at its own position, also where the other was prepared or filed in between."""
+    x = four()
+    blocks = [x.alloc(x.S) for _ in range(4)]
+    for _ in range(2):
+        for block in blocks:
+            x.use(x.S, (block, WRITE))
+            x.use(x.S, (block, READ))
+    last = max(position for block in blocks for position in block.frontier.values())
+    outer = x.prepare(x.S, (blocks[0], WRITE), (blocks[1], READ))
+    inner = x.prepare(x.S, (blocks[2], WRITE), (blocks[3], READ))
+    for window in (outer, inner) if first == "outer" else (inner, outer):
+        window.commit()
+    for place in (0, 2):
+        position = last + 1 + ((place == 0) != (first == "outer"))
+        assert blocks[place].frontier == {("written", x.S.id): position}
+        assert blocks[place + 1].frontier["has-read", x.S.id] == position
+
+
+@pytest.mark.parametrize("access", [READ, WRITE])
+@pytest.mark.parametrize("count", [1, 3])
+def test_blocks_that_are_freed_inside_the_window(four, access, count):
+    """The close of the launch frees them."""
+    x = four()
+    blocks = [x.alloc(x.S) for _ in range(count)]
+    for block in blocks:
+        x.use(x.S, (block, access))
+    window = x.prepare(x.S, *((block, access) for block in blocks))
+    blocks[-1].free()
+    assert blocks[-1].state.value == "retired"
+    window.commit()
+    assert blocks[-1].state.value == "freed"
+
+
 def test_a_block_is_named_twice(four):
     """Both accesses count, and a block is counted once: it can be freed afterwards."""
     x = four()

@@ -99,7 +99,7 @@ def test_what_is_wrong_is_found(text, problem):
 
 
 # ---------------------------------------------------------------------------------------- forks
-MUTEX = re.compile(r"^ +mutex (?!\()\w+|\bxlogmem_mutex lock;", re.MULTILINE)
+MUTEX = re.compile(r"^ +(?:counted_)?mutex (?!\()\w+|\bxlogmem_mutex lock;", re.MULTILINE)
 OTHER_LOCK = re.compile(r"\bthreading\.R?Lock\(|\bstd::(?:recursive_|shared_)?mutex\b|\bpthread_mutex_t\b")
 APART = {"sim"}                                         # the driver has its own locks
 

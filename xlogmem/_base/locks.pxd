@@ -28,6 +28,22 @@ cdef extern from *:
         }
     };
     #endif
+    #ifndef XLOGMEM_COUNTED_MUTEX
+    #define XLOGMEM_COUNTED_MUTEX
+    // Who takes it again, and finds the next number, knows that no other thread has had it in between.
+    struct xlogmem_counted_mutex : xlogmem_mutex {
+        std::uint64_t turn = 0;                             // the holder's own
+        XLOGMEM_INLINE void lock() {
+            xlogmem_mutex::lock();
+            ++turn;
+        }
+        XLOGMEM_INLINE bool try_lock() {
+            if (!xlogmem_mutex::try_lock()) return false;
+            ++turn;
+            return true;
+        }
+    };
+    #endif
     """
     # Not re-entrant.  A mutex outlives every call of its methods: it is never a static of C++, and never deleted by the
     # last of several holders that are counted under the mutex itself.
@@ -37,6 +53,12 @@ cdef extern from *:
         bint try_lock() noexcept
         void unlock() noexcept
         bint held() noexcept            # by this thread; in release builds always true
+
+    cdef cppclass counted_mutex "xlogmem_counted_mutex"(mutex) nogil:
+        counted_mutex()
+        uint64_t turn                   # how often it was taken so far; with the lock held
+        void lock() noexcept
+        bint try_lock() noexcept
 
     cdef cppclass bell "xlogmem_bell" nogil:
         bell()

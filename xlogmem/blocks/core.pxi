@@ -42,7 +42,6 @@ from xlogmem._core cimport (
     fence_export,
     find_by_address_locked,
     find_from_locked,
-    find_open_use,
     find_open_use_locked,
     find_site_for_check,
     is_still_locked,
@@ -498,14 +497,22 @@ cdef class Core:
 
     cdef bint is_named_in_use(self, DeviceBlock block, OpenUse* use):
         """True if the use that this thread is inside of names the block; `use` says how."""
+        self.find_open_use(block, use)
+        return use.access != 0 and not use.several
+
+    cdef void find_open_use(self, DeviceBlock block, OpenUse* use) noexcept:
+        """Find the use that this thread is inside of, and its access to a block (None: to none)."""
         cdef OrderState* order = self.state.order
+        cdef Block* named = block.block if block is not None else NULL
+        cdef uint64_t generation = block.generation if block is not None else 0
         if order.lock.try_lock():
-            find_open_use_locked(&self.state, block.block, block.generation, use)
+            find_open_use_locked(&self.state, named, generation, use)
             order.lock.unlock()
         else:
             with nogil:
-                find_open_use(&self.state, block.block, block.generation, use)
-        return use.access != 0 and not use.several
+                order.lock.lock()
+                find_open_use_locked(&self.state, named, generation, use)
+                order.lock.unlock()
 
     cdef int cover_export(self, Stream consumer) except -1:
         """Fence an export on this stream, after the window of the export."""

@@ -6,7 +6,7 @@ from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint32_t
 
 from xlogmem._base.cpp cimport atomic, make_new, push
-from xlogmem._core cimport end_export
+from xlogmem._core cimport end_export, end_export_at_once
 from xlogmem._driver cimport give_event, process_is_closing
 
 
@@ -54,9 +54,11 @@ cdef int collect_released() except -1:
         if export.block != NULL:
             block = <DeviceBlock>export.block
             core = block.core
-            with nogil:
-                end_export(&core.state, block.block, block.generation, export.stream, export.access)
-                if export.event != NULL:
+            if not end_export_at_once(&core.state, block.block, block.generation, export.stream, export.access):
+                with nogil:
+                    end_export(&core.state, block.block, block.generation, export.stream, export.access)
+            if export.event != NULL:
+                with nogil:
                     give_event(export.events, export.event)
             Py_DECREF(block)
             block = core = None

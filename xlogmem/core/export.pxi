@@ -33,7 +33,7 @@ cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, 
         block.pins += 1
     if stream == NULL:
         return True
-    while i < block.exports.size():
+    while not pin and i < block.exports.size():
         if block.exports[i].pinned or block.exports[i].stream.alive:
             i += 1
         else:
@@ -44,6 +44,7 @@ cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, 
     exported.stream = stream
     exported.pinned = pin
     block.exports.push_back(exported)
+    block.exported += 1
     stream.blocks += 1
     return True
 
@@ -53,38 +54,50 @@ cdef int end_export(CoreState* core, Block* block, uint64_t generation, StreamSt
     """End an export with a pin, which its consumer released.  All work that the consumer queued on its stream so far is
     filed, so that later users are ordered after it; the next operation carries out a free that was requested meanwhile.
     Without a known stream (NULL) the pin stays until a blocking reap has waited for the context."""
-    cdef OrderState* order = core.order
-    cdef size_t i
     if process_was_forked():
         return 0
-    order.lock.lock()
-    if is_still_locked(core, block, generation):        # else evicted meanwhile: the bytes have another owner
-        check(block.pins > 0, "an export that ends was begun")
-        for i in range(block.exports.size() if stream != NULL else 0):
-            if block.exports[i].stream == stream and block.exports[i].pinned:
-                block.exports[i] = block.exports.back()
-                block.exports.pop_back()
-                stream.blocks -= 1
-                file_access(block, stream, access, advance(stream))
-                break
-        if stream == NULL:
-            core.returned_without_stream.push_back(block)
-        else:
-            unpin_export_locked(core, block)
-    order.lock.unlock()
+    core.order.lock.lock()
+    end_export_locked(core, block, generation, stream, access)
+    core.order.lock.unlock()
     return 0
 
 
-cdef void find_open_use(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
-    """Find the use that this thread is inside of, and its access to a block (NULL: to none)."""
-    core.order.lock.lock()
-    find_open_use_locked(core, block, generation, use)
+cdef bint end_export_at_once(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
+                             uint32_t access) noexcept:
+    """Do as `end_export`, with the GIL.  False, with nothing done, if that had to wait for the lock."""
+    if process_was_forked():
+        return True
+    if not core.order.lock.try_lock():
+        return False
+    end_export_locked(core, block, generation, stream, access)
     core.order.lock.unlock()
+    return True
+
+
+cdef void end_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
+                            uint32_t access) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t i
+    if not is_still_locked(core, block, generation):    # evicted meanwhile: the bytes have another owner
+        return
+    check(block.pins > 0, "an export that ends was begun")
+    for i in range(block.exports.size() if stream != NULL else 0):
+        if block.exports[i].stream == stream and block.exports[i].pinned:
+            block.exports[i] = block.exports.back()
+            block.exports.pop_back()
+            block.exported -= 1
+            stream.blocks -= 1
+            file_access(block, stream, access, advance(stream))
+            break
+    if stream == NULL:
+        core.returned_without_stream.push_back(block)
+    else:
+        unpin_export_locked(core, block)
 
 
 cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
-    """Accesses by the host have no stream.  A use that any thread may finish is not relied on: it may end before the
-    consumer is done."""
+    """Find the use that this thread is inside of, and its access to a block (NULL: to none).  Accesses by the host have
+    no stream.  A use that any thread may finish is not relied on: it may end before the consumer is done."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t thread = current_thread()
     cdef Window* window
@@ -162,6 +175,7 @@ cdef void end_exports_of_dead_stream(Block* block, StreamState* dead) noexcept n
         dead.blocks -= 1
         block.exports[i] = block.exports.back()
         block.exports.pop_back()
+        block.exported -= 1
 
 
 cdef void unpin_export_locked(CoreState* core, Block* block) noexcept nogil:

@@ -44,7 +44,7 @@ cdef inline bint file_plainly(StreamState* stream, uint64_t position, Use* use) 
     cdef size_t i
     if home != stream and (home == NULL or home.discipline == OPAQUE or not home.alive):
         return False
-    if unlikely(not block.exports.empty()) or (block.fresh and block.stream != stream):
+    if unlikely(block.exported != 0) or (block.fresh and block.stream != stream):
         return False
     if use.access & WRITE:
         if block.frontier.size() != 1:
@@ -207,6 +207,28 @@ cdef void file_exports_in_use_locked(Window* window) noexcept nogil:
             file_access(block, window.stream, window.uses[i].access, advance(window.stream))
 
 
+cdef inline void file_at_once_locked(CoreState* core, Window* window) noexcept nogil:
+    """File a launch, and close its uses, where nothing has changed since `open_plain_uses_locked` has looked: each use
+    replaces one entry, and is the only one of its block."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef uint64_t position = window.position, writer = window.stream.number + 1
+    cdef Use* use = window.uses.data()
+    cdef Use* end = use + window.uses.size()
+    cdef Block* block
+    cdef Entry* entry
+    while use != end:
+        block = use.block
+        check(block.windows == 1 and block.state == LIVE, "nothing has changed since the window was opened")
+        entry = &block.frontier[use.first]
+        entry.position = position
+        block.windows = 0
+        if use.access & WRITE:
+            entry.kind = WRITTEN
+            block.writer = writer
+            block.writers = 0
+        use += 1
+
+
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil:
     """Close the windows and file the launch, or forget it if nothing was launched.  True if `finish_rest` has to
     follow."""
@@ -216,7 +238,6 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     cdef bint plainly = launched and may_file_plainly(stream)
     cdef uint64_t position
     cdef Use* use
-    cdef size_t _
     if unlikely(core.watched):
         report_close_locked(core, window, outcome)
     window.is_open = False
@@ -230,7 +251,10 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
         file_exports_in_use_locked(window)
     position = window.position
     use = window.uses.data()
-    for _ in range(window.uses.size()):
+    if launched and window.turn + 1 == core.order.lock.turn:
+        file_at_once_locked(core, window)
+        use += window.uses.size()
+    while use != window.uses.data() + window.uses.size():
         if launched and not (plainly and use.plain and file_plainly(stream, position, use)):
             file_use_locked(core, window, use)
         close_use(window, use)

@@ -521,3 +521,4 @@ cdef inline void unaccount_locked(CoreState* core, Block* block) noexcept nogil:
     while unlikely(not block.exports.empty()):
         block.exports.back().stream.blocks -= 1
         block.exports.pop_back()
+        block.exported -= 1

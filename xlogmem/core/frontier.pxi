@@ -164,7 +164,7 @@ cdef inline bint is_plain(Block* block, StreamState* stream) noexcept nogil:
     home has moved, a discipline has changed or the block is exported."""
     cdef StreamState* home = block.home
     cdef size_t i
-    if unlikely(stream.unrecorded_until != 0 or not block.exports.empty()):
+    if unlikely(stream.unrecorded_until != 0 or block.exported != 0):
         return False
     if home != stream and home != NULL and (home.unrecorded_until != 0 or not home.alive):
         return False

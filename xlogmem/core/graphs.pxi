@@ -183,6 +183,7 @@ cdef void end_order(CoreState* core) noexcept nogil:
         block = core.blocks[i]
         block.frontier.clear()
         block.exports.clear()
+        block.exported = 0
         block.home = block.stream = NULL                # of no stream any more, and freed without a wait
     for i in range(order.streams.size()):
         order.streams[i].alive.store(False)

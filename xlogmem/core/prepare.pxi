@@ -16,6 +16,7 @@ from xlogmem._base.failures cimport (
 from xlogmem._driver cimport PER_THREAD, Scope, enter_context, leave_context
 from xlogmem._order cimport (
     ALLOCATED,
+    HAS_READ,
     captures_another,
     order_all_unlocks,
     refuse_capturing_sources_unlocks,
@@ -191,10 +192,13 @@ cdef int open_window(CoreState* core, Window* window, Failure* failure) except -
 cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcept nogil:
     """Open the windows of a launch that has nothing to wait for, in one pass over its blocks.  Returns False, with no
     window opened, if any block is stale, not plain, repeated, or in a window that conflicts, or if a window waits to be
-    opened: `open_uses_locked` then looks closer."""
+    opened: `open_uses_locked` then looks closer.  Where each use will replace one entry, as nearly all do, the pass
+    finds these entries, and `file_at_once_locked` need not look again."""
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i, count = window.requests.size(), slots = core.blocks.size()
     cdef StreamState* stream = window.stream
+    cdef bint replaces = may_file_plainly(stream)
+    cdef uint32_t index = stream.index
     cdef Request* request = window.requests.data()
     cdef Block** blocks = core.blocks.data()
     cdef Block* block
@@ -202,6 +206,7 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     window.discipline_changes = core.order.discipline_changes
     window.snapshot.clear()
     window.dependencies.clear()
+    window.turn = 0
     if core.waiting != NULL:
         return False
     window.uses.resize(count)                           # as many as the launch before: nothing moves
@@ -209,8 +214,12 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     for i in range(count):
         block = blocks[request.slot] if request.slot < slots else NULL
         if unlikely(block == NULL or not is_still_locked(core, block, request.generation) or block.state != LIVE
-                    or block.windows != 0 or not is_plain(block, stream)):
+                    or block.windows != 0):
             return open_reads_locked(core, window, i)
+        if not (replaces and find_replaced(block, stream, index, request.access, use)):
+            replaces = False
+            if not is_plain(block, stream):
+                return open_reads_locked(core, window, i)
         use.block = block
         use.access = request.access
         use.plain = True
@@ -219,7 +228,29 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
         block.writers = request.access & WRITE != 0
         request += 1
         use += 1
+    if replaces:
+        window.turn = core.order.lock.turn
     return True
+
+
+cdef inline bint find_replaced(Block* block, StreamState* stream, uint32_t index, uint32_t access,
+                               Use* use) noexcept nogil:
+    """Find the entry that a use on a block's home replaces, if `is_plain` and `file_plainly` would find that all
+    entries are the home's own, and if `may_file_plainly` is true of it."""
+    cdef size_t i
+    check(block.exported == block.exports.size(), "exports are counted")
+    if block.home != stream or unlikely(block.exported != 0) or (block.fresh and block.stream != stream):
+        return False
+    if access & WRITE:
+        use.first = 0
+        return block.frontier.size() == 1 and block.frontier[0].stream == index
+    use.first = block.frontier.size()
+    for i in range(block.frontier.size()):
+        if block.frontier[i].stream != index:
+            return False
+        if block.frontier[i].kind == HAS_READ:
+            use.first = i
+    return use.first != block.frontier.size()
 
 
 cdef bint open_reads_locked(CoreState* core, Window* window, size_t first) noexcept nogil:

@@ -12,7 +12,7 @@ cimport cython
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from xlogmem._foreign.dltensor cimport PLAIN, USED_PLAIN, USED_VERSIONED, VERSIONED
@@ -27,10 +27,13 @@ from xlogmem.interop._dtypes import dtype_of_dlpack
 cdef DLPackExport* new_export(ArrayLayout layout) except NULL:
     """Make an export with room for this shape; the tensor is not filled in."""
     cdef size_t ndim = len(layout.shape)
-    cdef DLPackExport* export = <DLPackExport*>calloc(1, sizeof(DLPackExport) + 2 * ndim * sizeof(int64_t))
+    cdef DLPackExport* export = <DLPackExport*>malloc(sizeof(DLPackExport) + 2 * ndim * sizeof(int64_t))
     if export == NULL:
         raise MemoryError("no host memory for a DLPack tensor")
     export.extents = <int64_t*>(export + 1)
+    export.host = NULL
+    export.base.block = NULL
+    export.base.event = NULL
     export.base.shell = export
     export.base.destroy = delete_export
     return export

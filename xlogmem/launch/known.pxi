@@ -7,7 +7,8 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem.blocks import provide_captures
 from xlogmem._base.cpp cimport atomic
-from xlogmem._core cimport Found, OpenUse, find_open_use
+from xlogmem._base.sections cimport Section
+from xlogmem._core cimport Found, OpenUse
 from xlogmem._driver cimport SPOILT_CAPTURE, Context, Scope, capture_of, enter_context, leave_context
 
 cdef atomic[int] captures_open              # in `captures`
@@ -103,35 +104,59 @@ cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consum
     return core.meet(stand_in)
 
 
+cdef list known_runtimes = [[]]             # weak references to all that were made; replaced in its section
+
+
+def know_runtimes(list references):
+    """Let libraries that are called find the uses of these runtimes."""
+    cdef Section section
+    section.begin(known_runtimes)
+    known_runtimes[0] = references
+
+
+cdef list runtimes_now():
+    cdef Section section
+    section.begin(known_runtimes)
+    return known_runtimes[0]
+
+
 cdef Core core_of_use(int device_id, StreamState** stream):
     """Return the runtime, or the core of the capture, in which this thread is inside of a use on a device, and the
     stream of the use; None if there is none.  Uses on several streams are refused with BufferError: nothing says which
     of them a library would take.  A use of memory of other devices alone is known to their runtimes alone."""
     cdef Core core, found = None
-    cdef OpenUse use
-    cdef bint is_here
-    cdef int device
     stream[0] = NULL
-    for core in all_runtimes() if not has_captures() else [*all_runtimes(), *captures.values()]:
-        is_here = core.ordering.context.device_id == device_id
-        if not is_here and (core.streams is None or not core.streams.by_remote):
-            continue
-        with nogil:
-            find_open_use(&core.state, NULL, 0, &use)
-        if use.stream == NULL or not (is_here or use.is_far):
-            continue
-        if use.several:
-            refuse_several()
-        device = use.stream.device if use.is_far else core.ordering.context.device_id
-        if device != device_id:
-            if is_here:
-                refuse_far(device_id, device)
-            continue
-        if stream[0] != NULL and use.stream.handle != stream[0].handle:
-            refuse_several()
-        found = core
-        stream[0] = use.stream
+    for reference in runtimes_now():
+        core = reference()
+        if core is not None and is_used(core, device_id, stream):
+            found = core
+    if has_captures():
+        for core in list(captures.values()):
+            if is_used(core, device_id, stream):
+                found = core
     return found
+
+
+cdef bint is_used(Core core, int device_id, StreamState** stream) except -1:
+    """True if this thread is inside of a use on a device in a core; then `stream`, which has that of a use in another
+    core, gets the stream of this one."""
+    cdef OpenUse use
+    cdef bint is_here = core.ordering.context.device_id == device_id
+    cdef int device
+    if not is_here and (core.streams is None or not core.streams.by_remote):
+        return False
+    core.find_open_use(None, &use)
+    if use.stream == NULL or not (is_here or use.is_far):
+        return False
+    device = use.stream.device if use.is_far else core.ordering.context.device_id
+    if use.several or (device == device_id and stream[0] != NULL and use.stream.handle != stream[0].handle):
+        refuse_several()
+    if device != device_id and is_here:
+        refuse_far(device_id, device)
+    if device != device_id:
+        return False
+    stream[0] = use.stream
+    return True
 
 
 cdef int refuse_several() except -1:

@@ -8,6 +8,7 @@
 
 from xlogmem._base.cpp cimport check, make_new
 from xlogmem._base.failures cimport NEEDS_CONTEXT_SYNC, SOURCE_IS_CAPTURING, fail_stream
+from xlogmem._base.locks cimport mutex
 from xlogmem._driver cimport (
     LEAF_LOCK,
     PER_THREAD,

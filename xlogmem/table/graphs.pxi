@@ -10,7 +10,7 @@ from libc.stdio cimport snprintf
 
 from xlogmem.errors import StreamMisuseError
 from xlogmem.launch import capture, capturing
-from xlogmem._base.cpp cimport make_new, vector
+from xlogmem._base.cpp cimport make_new, unlikely, vector
 from xlogmem._base.failures cimport Failure, UnderWay, fail_resource, put_back, set_aside
 from xlogmem._core cimport Block, CoreState, Found, GraphState, begin_launch, end_launch, free_block, refuse_lost
 from xlogmem._driver cimport Scope, enter_context, graph_launch, leave_context
@@ -263,25 +263,44 @@ cdef int log_raised(str what, object raised) except -1:
 
 cdef int table_prepare_graph(xlogmem_runtime* runtime, void* stream, xlogmem_graph* graph, uint32_t flags,
                              xlogmem_use** use, xlogmem_error* error) noexcept nogil:
-    cdef GraphHold* held = <GraphHold*>graph
+    cdef GraphState* launches = (<GraphHold*>graph).launches
     cdef int failed
     use[0] = NULL
     if flags & ~<uint32_t>ALL_FLAGS != 0:
         return refuse_argument(error, "prepare_graph: flags has bits that this version does not know", flags)
-    if names_host(stream):
-        return refuse_argument(error, "prepare_graph: the host launches no graph on itself", <uint64_t>stream)
-    if held.core != (<RuntimeHold*>runtime).core:
-        return refuse_graph(error, "this graph belongs to another runtime than the hold with which it is launched")
-    if not begin_launch(held.launches):
-        return refuse_graph(error, "this graph was closed, and cannot be launched: capture it again")
-    failed = prepare_launch(runtime, stream, held.accesses.data(), held.accesses.size(), flags | <uint32_t>OF_GRAPH,
-                            use, error)
-    if not failed and use[0] == NULL:                   # a graph without memory: nothing has looked at the stream
-        failed = refuse_capturing(<RuntimeHold*>runtime, <cy.CUstream>named_handle(stream), error)
-    elif failed and error.kind == XLOGMEM_CAPTURING:
-        say_capturing(error)
-    end_launch(held.launches)
+    if not begin_launch(launches):                      # no thread closes it meanwhile
+        return refuse_closed(error)
+    failed = prepare_launch_of(<RuntimeHold*>runtime, stream, <GraphHold*>graph, flags, use, error)
+    end_launch(launches)
     return failed
+
+
+cdef inline int prepare_launch_of(RuntimeHold* hold, void* stream, GraphHold* held, uint32_t flags, xlogmem_use** use,
+                                  xlogmem_error* error) noexcept nogil:
+    """Prepare a launch that was begun."""
+    cdef Launch launch
+    cdef int failed
+    use[0] = NULL
+    if unlikely(names_host(stream)):
+        return refuse_argument(error, "prepare_graph: the host launches no graph on itself", <uint64_t>stream)
+    if unlikely(held.core != hold.core):
+        return refuse_graph(error, "this graph belongs to another runtime than the hold with which it is launched")
+    launch.handle = <cy.CUstream>named_handle(stream)
+    launch.accesses = held.accesses.data()
+    launch.count = held.accesses.size()
+    launch.requests = &held.launches.requests
+    launch.flags = flags | <uint32_t>OF_GRAPH
+    launch.refused = 0
+    failed = prepare_launch(hold, &launch, use, error)
+    if unlikely(not failed and use[0] == NULL):         # a graph without memory: nothing has looked at the stream
+        failed = refuse_capturing(hold, launch.handle, error)
+    elif unlikely(failed) and error.kind == XLOGMEM_CAPTURING:
+        say_capturing(error)
+    return failed
+
+
+cdef int refuse_closed(xlogmem_error* error) noexcept nogil:
+    return refuse_graph(error, "this graph was closed, and cannot be launched: capture it again")
 
 
 cdef int refuse_graph(xlogmem_error* error, const char* why) noexcept nogil:
@@ -323,12 +342,12 @@ cdef int table_launch_graph(xlogmem_runtime* runtime, void* stream, xlogmem_grap
     cdef Failure failure
     cdef int failed
     if not begin_launch(launches):                      # no thread closes it before the launch is done
-        return refuse_graph(error, "this graph was closed, and cannot be launched: capture it again")
+        return refuse_closed(error)
     if launches.executable == NULL:
         failed = refuse_graph(error, "another library has captured this graph: call prepare_graph before its own "
                               "launch, and finish after it")
     else:
-        failed = table_prepare_graph(runtime, stream, graph, 0, &use, error)
+        failed = prepare_launch_of(hold, stream, <GraphHold*>graph, 0, &use, error)
     if not failed and launch_executable(hold, launches, <cy.CUstream>named_handle(stream), &failure):
         table_cancel(runtime, use)
         failed = refuse_use(hold.core, &failure, 0, error)

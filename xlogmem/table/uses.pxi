@@ -13,7 +13,7 @@ from libc.stdio cimport snprintf
 from libc.string cimport memcpy, memset, strncmp
 
 from xlogmem.errors import UseAfterFreeError
-from xlogmem._base.cpp cimport check, unlikely
+from xlogmem._base.cpp cimport check, unlikely, vector
 from xlogmem._base.failures cimport (
     BLOCK_IS_CONTESTED,
     BLOCK_IS_STALE,
@@ -112,6 +112,7 @@ cdef struct Launch:
     cy.CUstream handle
     const xlogmem_access* accesses
     size_t count
+    const vector[Request]* requests     # of a graph, the same blocks; NULL: they are to be found
     uint32_t flags
     size_t refused              # result: the number of the access that is wrong, from 1; 0: none
 
@@ -195,6 +196,9 @@ cdef inline int find_blocks_locked(CoreState* core, Window* window, Launch* laun
     cdef const xlogmem_access* end = access + launch.count
     cdef Request* request
     cdef Found found
+    if launch.requests != NULL:
+        window.requests = launch.requests[0]
+        return 0
     window.requests.resize(launch.count)
     request = window.requests.data()
     while access != end:
@@ -352,34 +356,37 @@ cdef int refuse_or_look_elsewhere(RuntimeHold* hold, Launch* launch, Failure* fa
 
 cdef int table_prepare(xlogmem_runtime* runtime, void* stream, const xlogmem_access* accesses, size_t count,
                        uint32_t flags, xlogmem_use** use, xlogmem_error* error) noexcept nogil:
-    if unlikely(flags & ~<uint32_t>ALL_FLAGS != 0):
-        use[0] = NULL
-        return refuse_argument(error, "prepare: flags has bits that this version does not know", flags)
-    return prepare_launch(runtime, stream, accesses, count, flags, use, error)
-
-
-cdef int prepare_launch(xlogmem_runtime* runtime, void* stream, const xlogmem_access* accesses, size_t count,
-                        uint32_t flags, xlogmem_use** use, xlogmem_error* error) noexcept nogil:
     cdef RuntimeHold* hold = <RuntimeHold*>runtime
     cdef Window* window = NULL
     cdef Failure failure
     cdef Launch launch
-    cdef AtOnce done
     cdef int failed
     use[0] = NULL
+    if unlikely(flags & ~<uint32_t>ALL_FLAGS != 0):
+        return refuse_argument(error, "prepare: flags has bits that this version does not know", flags)
     launch.handle = <cy.CUstream>named_handle(stream)
     launch.accesses = accesses
     launch.count = count
+    launch.requests = NULL
     launch.flags = flags
     launch.refused = 0
     if unlikely(names_host(stream)):
         failed = prepare_access(hold, &launch, &window, &failure)
         use[0] = <xlogmem_use*>window
         return failed and refuse_or_look_elsewhere(hold, &launch, &failure, use, error)
-    done = prepare_known(hold, &launch, &window, &failure)
+    return prepare_launch(hold, &launch, use, error)
+
+
+cdef inline int prepare_launch(RuntimeHold* hold, Launch* launch, xlogmem_use** use,
+                               xlogmem_error* error) noexcept nogil:
+    cdef Window* window = NULL
+    cdef Failure failure
+    cdef AtOnce done
+    cdef int failed
+    done = prepare_known(hold, launch, &window, &failure)
     if unlikely(done != DONE):
-        if done == REFUSED or prepare_slowly(hold, &launch, done, &window, &failure):
-            failed = refuse_or_look_elsewhere(hold, &launch, &failure, use, error)
+        if done == REFUSED or prepare_slowly(hold, launch, done, &window, &failure):
+            failed = refuse_or_look_elsewhere(hold, launch, &failure, use, error)
             if window != NULL:                          # it was counted while it waited, and `close` may have come
                 end_with_window(hold, window)                 # meanwhile: the hold may be gone afterwards
             return failed
