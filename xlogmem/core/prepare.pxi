@@ -195,9 +195,8 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     opened: `open_uses_locked` then looks closer.  Where each use will replace one entry, as nearly all do, the pass
     finds these entries, and `file_at_once_locked` need not look again."""
     check(core.order.lock.held(), "the lock is held")
-    cdef size_t i, count = window.requests.size(), slots = core.blocks.size()
+    cdef size_t i = 0, count = window.requests.size(), slots = core.blocks.size()
     cdef StreamState* stream = window.stream
-    cdef bint replaces = may_file_plainly(stream)
     cdef uint32_t index = stream.index
     cdef Request* request = window.requests.data()
     cdef Block** blocks = core.blocks.data()
@@ -211,26 +210,39 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
         return False
     window.uses.resize(count)                           # as many as the launch before: nothing moves
     use = window.uses.data()
-    for i in range(count):
-        block = blocks[request.slot] if request.slot < slots else NULL
-        if unlikely(block == NULL or not is_still_locked(core, block, request.generation) or block.state != LIVE
-                    or block.windows != 0):
+    if may_file_plainly(stream):
+        while i < count:
+            block = blocks[request[i].slot] if request[i].slot < slots else NULL
+            if block == NULL or not is_closed_locked(core, block, request[i].generation) or (
+                    not find_replaced(block, stream, index, request[i].access, &use[i])):
+                break
+            open_plainly(block, stream, request[i].access, &use[i])
+            i += 1
+        window.turn = core.order.lock.turn if i == count else 0
+    while i < count:
+        block = blocks[request[i].slot] if request[i].slot < slots else NULL
+        if unlikely(block == NULL or not is_closed_locked(core, block, request[i].generation)
+                    or not is_plain(block, stream)):
             return open_reads_locked(core, window, i)
-        if not (replaces and find_replaced(block, stream, index, request.access, use)):
-            replaces = False
-            if not is_plain(block, stream):
-                return open_reads_locked(core, window, i)
-        use.block = block
-        use.access = request.access
-        use.plain = True
-        block.window_stream = stream
-        block.windows = 1
-        block.writers = request.access & WRITE != 0
-        request += 1
-        use += 1
-    if replaces:
-        window.turn = core.order.lock.turn
+        open_plainly(block, stream, request[i].access, &use[i])
+        i += 1
     return True
+
+
+cdef inline bint is_closed_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil:
+    """True if a block is live, and no window is open on it."""
+    check(core.order.lock.held(), "the lock is held")
+    return is_still_locked(core, block, generation) and block.state == LIVE and block.windows == 0
+
+
+cdef inline void open_plainly(Block* block, StreamState* stream, uint32_t access, Use* use) noexcept nogil:
+    """Open the first window on a block, for a use that is plain."""
+    use.block = block
+    use.access = access
+    use.plain = True
+    block.window_stream = stream
+    block.windows = 1
+    block.writers = access & WRITE != 0
 
 
 cdef inline bint find_replaced(Block* block, StreamState* stream, uint32_t index, uint32_t access,

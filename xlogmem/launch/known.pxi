@@ -104,6 +104,20 @@ cdef int export_inside(LaunchRecorder recorder, DeviceBlock block, Stream consum
     return core.meet(stand_in)
 
 
+cdef extern from *:
+    """
+    static inline PyObject* xlogmem_referent(PyObject* reference) {
+    #if PY_VERSION_HEX >= 0x030D0000
+        PyObject* found = nullptr;
+        if (PyWeakref_GetRef(reference, &found) == 1) return found;
+        Py_RETURN_NONE;
+    #else
+        return Py_NewRef(PyWeakref_GET_OBJECT(reference));
+    #endif
+    }
+    """
+    object referent "xlogmem_referent"(object reference)    # None: it is gone
+
 cdef list known_runtimes = [[]]             # weak references to all that were made; replaced in its section
 
 
@@ -127,7 +141,7 @@ cdef Core core_of_use(int device_id, StreamState** stream):
     cdef Core core, found = None
     stream[0] = NULL
     for reference in runtimes_now():
-        core = reference()
+        core = <Core>referent(reference)
         if core is not None and is_used(core, device_id, stream):
             found = core
     if has_captures():
