@@ -490,3 +490,21 @@ def test_a_tensor_of_another_runtime_comes_back_only_on_its_stream(kernels):
             kernels.fill(two.handle, a.ptr, 1, 1)
     a.release()
     check(cuda.cuCtxSynchronize())
+
+
+@pytest.mark.usefixtures("_own")
+def test_a_tensor_without_elements_comes_back_on_any_stream():
+    """Also where its structure lies in the memory of one that was exported on another stream."""
+    own = xlogmem.get_device_state()
+    library = Library(Buffer)
+    one, two = own.runtime.acquire_stream(), own.runtime.acquire_stream()
+    a, empty = own.full(4, 1.0, "float32", one), own.empty((0,), "float32", one)
+    for _ in range(20):
+        with use(one, write=a):
+            library.take(a).delete()
+        settle()
+        with use(two, write=a):
+            back = library.give(library.take(empty))
+        assert back.shape == (0,)
+    a.release()
+    check(cuda.cuCtxSynchronize())

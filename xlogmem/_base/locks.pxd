@@ -30,7 +30,8 @@ cdef extern from *:
     #endif
     #ifndef XLOGMEM_COUNTED_MUTEX
     #define XLOGMEM_COUNTED_MUTEX
-    // Who takes it again, and finds the next number, knows that no other thread has had it in between.
+    // Who takes it again, and finds the next number, knows that nobody has had it in between.  Forks take it as a plain
+    // mutex, uncounted, and change nothing under it.
     struct xlogmem_counted_mutex : xlogmem_mutex {
         std::uint64_t turn = 0;                             // the holder's own
         XLOGMEM_INLINE void lock() {
@@ -56,7 +57,7 @@ cdef extern from *:
 
     cdef cppclass counted_mutex "xlogmem_counted_mutex"(mutex) nogil:
         counted_mutex()
-        uint64_t turn                   # how often it was taken so far; with the lock held
+        uint64_t turn                   # how often it was taken so far, but by forks; with the lock held
         void lock() noexcept
         bint try_lock() noexcept
 

@@ -33,6 +33,7 @@ cdef DLPackExport* new_export(ArrayLayout layout) except NULL:
     export.extents = <int64_t*>(export + 1)
     export.host = NULL
     export.base.block = NULL
+    export.base.stream = NULL
     export.base.event = NULL
     export.base.shell = export
     export.base.destroy = delete_export
