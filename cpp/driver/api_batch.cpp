@@ -9,9 +9,9 @@
 // before it; so the host may have learned of that work.
 // A capturing stream refuses a batch, and goes on capturing (seen with CUDA 13: RMM's issue 2518). For one copy with
 // attributes nothing says otherwise: it is refused too.
+#include "arrays.hpp"
 #include "calls.hpp"
 #include "capture.hpp"
-#include "copies.hpp"
 #include "watch.hpp"
 
 #include <algorithm>
@@ -110,15 +110,26 @@ CUresult copy_batch(Lock& lock, const Batch& batch, size_t* failed, CUstream han
     return copy_all(lock, copies, failed, stream);
 }
 
-// Arrays of CUDA are not simulated. A length or a height of 0 is that of rows or layers without gaps.
-CUresult side_of(const CUmemcpy3DOperand& given, const CUextent3D& extent, Side* side) {
-    if (given.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
+// Where one side is an array, the extent and the lengths of rows count its elements; else bytes.
+size_t element_of(const CUmemcpy3DOperand& given) {
+    const Array* array = given.type == CU_MEMCPY_OPERAND_TYPE_ARRAY ? arrays().get(given.op.array.array) : nullptr;
+    return array ? array->element : 0;
+}
+
+// A length or a height of 0 is that of rows or layers without gaps.
+CUresult side_of(const CUmemcpy3DOperand& given, const CUextent3D& extent, size_t element, Side* side) {
+    size_t width = extent.width * element;
+    if (given.type == CU_MEMCPY_OPERAND_TYPE_ARRAY) {
+        const CUoffset3D& at = given.op.array.offset;
+        return side_of_array(given.op.array.array, {at.x * element, at.y, at.z}, width, extent.height, extent.depth,
+                             side);
+    }
     if (given.type != CU_MEMCPY_OPERAND_TYPE_POINTER) return CUDA_ERROR_INVALID_VALUE;
-    size_t pitch = given.op.ptr.rowLength ? given.op.ptr.rowLength : extent.width;
+    size_t pitch = given.op.ptr.rowLength ? given.op.ptr.rowLength * element : width;
     size_t height = given.op.ptr.layerHeight ? given.op.ptr.layerHeight : extent.height;
-    if (pitch < extent.width || height < extent.height) return CUDA_ERROR_INVALID_VALUE;
+    if (pitch < width || height < extent.height) return CUDA_ERROR_INVALID_VALUE;
     if (double(pitch) * double(height) * double(extent.depth) > 1e18) return CUDA_ERROR_INVALID_VALUE;
-    *side = {given.op.ptr.ptr, false, extent.width, extent.height, pitch, extent.depth, pitch * height};
+    *side = {given.op.ptr.ptr, false, width, extent.height, pitch, extent.depth, pitch * height};
     return CUDA_SUCCESS;
 }
 
@@ -126,8 +137,11 @@ CUresult copy_of(const CUDA_MEMCPY3D_BATCH_OP& given, Copy* made) {
     const CUextent3D& extent = given.extent;
     if (!extent.width || !extent.height || !extent.depth) return CUDA_ERROR_INVALID_VALUE;
     *made = {{}, {}, given.srcAccessOrder, given.flags};
-    REFUSE_IF(side_of(given.dst, extent, &made->to));
-    return side_of(given.src, extent, &made->from);
+    size_t to = element_of(given.dst), from = element_of(given.src);
+    if (to && from && to != from) return CUDA_ERROR_INVALID_VALUE;
+    size_t element = std::max({to, from, size_t(1)});
+    REFUSE_IF(side_of(given.dst, extent, element, &made->to));
+    return side_of(given.src, extent, element, &made->from);
 }
 
 CUresult copy_planes_batch(Lock& lock, const CUDA_MEMCPY3D_BATCH_OP* given, size_t count, size_t* failed,

@@ -8,8 +8,8 @@
 // (As two H200s with driver 13.0 do it.)
 // Of copies with attributes nothing is promised: see api_batch.cpp.
 // Page-locked memory is read and written when the operation runs.
+#include "arrays.hpp"
 #include "calls.hpp"
-#include "copies.hpp"
 #include "watch.hpp"
 
 #include <cstring>
@@ -29,14 +29,16 @@ struct Given {
     CUmemorytype type;
     const void* host;
     CUdeviceptr device;
+    CUarray array;
     size_t x, y, z, pitch, height;
 };
 
 constexpr size_t kMostPitch = 2147483647;  // CU_DEVICE_ATTRIBUTE_MAX_PITCH
 
-// Arrays of CUDA are not simulated. A pitch or a height of 0 is that of rows or planes without gaps.
+// A pitch or a height of 0 is that of rows or planes without gaps.
 CUresult side_of(Given given, size_t width, size_t rows, size_t planes, Side* side) {
-    if (given.type == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
+    if (given.type == CU_MEMORYTYPE_ARRAY)
+        return side_of_array(given.array, {given.x, given.y, given.z}, width, rows, planes, side);
     if (given.type < CU_MEMORYTYPE_HOST || given.type > CU_MEMORYTYPE_UNIFIED) return CUDA_ERROR_INVALID_VALUE;
     if (!given.pitch) given.pitch = given.x + width;
     if (!given.height) given.height = given.y + rows;
@@ -54,8 +56,8 @@ CUresult side_of(Given given, size_t width, size_t rows, size_t planes, Side* si
 CUresult copy_rows(Lock& lock, const CUDA_MEMCPY2D* c, CUstream handle, Form form) {
     if (!c) return CUDA_ERROR_INVALID_VALUE;
     Side to, from;
-    Given target{c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes, c->dstY, 0, c->dstPitch, 0};
-    Given source{c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes, c->srcY, 0, c->srcPitch, 0};
+    Given target{c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes, c->dstY, 0, c->dstPitch, 0};
+    Given source{c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray, c->srcXInBytes, c->srcY, 0, c->srcPitch, 0};
     REFUSE_IF(side_of(target, c->WidthInBytes, c->Height, 1, &to));
     REFUSE_IF(side_of(source, c->WidthInBytes, c->Height, 1, &from));
     return copy(lock, to, from, handle, form);
@@ -64,11 +66,12 @@ CUresult copy_rows(Lock& lock, const CUDA_MEMCPY2D* c, CUstream handle, Form for
 template <class Parameters>  // of two devices or of one
 CUresult sides(const Parameters* c, Side* to, Side* from) {
     if (!c || c->dstLOD || c->srcLOD) return CUDA_ERROR_INVALID_VALUE;
-    Given target{c->dstMemoryType, c->dstHost, c->dstDevice, c->dstXInBytes,
+    Given target{c->dstMemoryType, c->dstHost, c->dstDevice, c->dstArray, c->dstXInBytes,
                  c->dstY,          c->dstZ,    c->dstPitch,  c->dstHeight};
-    Given source{c->srcMemoryType, c->srcHost, c->srcDevice, c->srcXInBytes,
+    Given source{c->srcMemoryType, c->srcHost, c->srcDevice, c->srcArray, c->srcXInBytes,
                  c->srcY,          c->srcZ,    c->srcPitch,  c->srcHeight};
-    if (c->Depth > 1 && (!c->dstHeight || !c->srcHeight)) return CUDA_ERROR_INVALID_VALUE;
+    auto lacks_height = [&](const Given& one) { return one.type != CU_MEMORYTYPE_ARRAY && !one.height; };
+    if (c->Depth > 1 && (lacks_height(target) || lacks_height(source))) return CUDA_ERROR_INVALID_VALUE;
     REFUSE_IF(side_of(target, c->WidthInBytes, c->Height, c->Depth, to));
     return side_of(source, c->WidthInBytes, c->Height, c->Depth, from);
 }

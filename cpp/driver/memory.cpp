@@ -230,10 +230,15 @@ CUresult free_now(Lock& lock, u64 address) {
         for (Context* context : contexts) synchronize_context(lock, context);
         if (!block->live) return CUDA_ERROR_INVALID_VALUE;  // freed by another thread while we waited
     }
+    free_at_once(address);
+    return CUDA_SUCCESS;
+}
+
+void free_at_once(u64 address) {
+    Block* block = find_block(address);
     watch_free(nullptr, address);
     poison(block->address, block->capacity, 0xDD);
     become_free(block, {});
-    return CUDA_SUCCESS;
 }
 
 void trim_pool(Pool* pool, u64 keep) {

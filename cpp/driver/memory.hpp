@@ -113,6 +113,7 @@ CUresult allocate_ordered(Lock& lock, u64* address, u64 bytes, Pool* pool, Strea
 CUresult allocate_now(Lock& lock, u64* address, u64 bytes, Context* context);
 CUresult free_ordered(Lock& lock, u64 address, Stream* stream);
 CUresult free_now(Lock& lock, u64 address);
+void free_at_once(u64 address);  // waits for nothing
 CUresult allocate_host(void** address, u64 bytes, bool managed);  // page-locked
 CUresult free_host(Lock& lock, u64 address, bool managed);
 void trim_pool(Pool* pool, u64 keep);

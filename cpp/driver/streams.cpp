@@ -3,6 +3,7 @@
 // Every operation, wait and synchronize is reported to the engine, which keeps the order; here the queues follow it.
 #include "device.hpp"
 
+#include "arrays.hpp"
 #include "capture.hpp"
 #include "memory.hpp"
 #include "watch.hpp"
@@ -214,6 +215,7 @@ void destroy_context(Lock& lock, Context* context) {
         bool belongs = context->primary && block->device == context->device;
         if (block->live && belongs) free_now(lock, block->address);
     }
+    forget_arrays();
     context->legacy = context->gate = nullptr;
     context->alive = false;
     context->peers.clear();

@@ -1,13 +1,14 @@
 // Launching kernels that are not simulated: see unknown.hpp.
 #include "unknown.hpp"
 
-#include "memory.hpp"
+#include "arrays.hpp"
 #include "watch.hpp"
 
 #include "engine/records.hpp"
 #include "kernels/arguments.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <fnmatch.h>
 
 namespace sim {
@@ -46,8 +47,25 @@ struct Prepared {
     std::optional<check::StructLayout> layout;
     std::optional<check::ElementwiseArrays> arrays;
     std::shared_ptr<const check::FirstThread> first;
-    bool may_signal = true;  // see check::Facts
+    bool may_signal = true, uses_objects = false;  // see check::Facts
     RunLaunch run = nullptr;
+};
+
+// The parameters of a launch with addresses in the places of objects: see arrays.hpp.
+struct WithAddresses {
+    std::vector<u8> space;
+    std::vector<check::Pointer> pointers;
+    bool any = false;
+
+    explicit WithAddresses(const Prepared& prepared) : space(prepared.space), pointers(prepared.pointers) {
+        for (check::Pointer& word : pointers) {
+            const Object* object = find_object(check::word_at(space, word.offset));
+            if (!object || word.offset + 8 > space.size()) continue;
+            memcpy(space.data() + word.offset, &object->address, sizeof object->address);
+            if (!object->is_surface && word.role == check::Role::Unknown) word.role = check::Role::Read;
+            any = true;
+        }
+    }
 };
 
 // The words of a parameter with this role, in place of the known facts about them.
@@ -142,6 +160,7 @@ CUresult prepare_unknown(const Function& function, const Shape& shape, void** po
         prepared->arrays = function.arrays;
         prepared->first = function.facts->first;
         prepared->may_signal = function.facts->may_signal;
+        prepared->uses_objects = function.facts->uses_objects;
         if (!check::read_arguments(prepared->parameters, pointers, extra, prepared->space))
             return CUDA_ERROR_INVALID_VALUE;
     }
@@ -161,9 +180,14 @@ CUresult prepare_unknown(const Function& function, const Shape& shape, void** po
     }
     auto watch = [prepared, is_known = function.facts != nullptr](Stream* stream) {
         const Prepared& p = *prepared;
-        if (is_known && !is_left_to_operator(p))
-            return watch_kernel(stream, p.shown,
-                                {p.pointers, p.layout, p.arrays, p.space, p.shape, p.first.get(), p.may_signal});
+        WithAddresses given(p);
+        bool lacks_object = p.uses_objects && !given.any;  // it is somewhere else than among the parameters
+        if (is_known && !is_left_to_operator(p)) {
+            if (lacks_object) note_not_judged(p.shown, stream);
+            return watch_kernel(
+                stream, p.shown,
+                {given.pointers, p.layout, p.arrays, given.space, p.shape, p.first.get(), p.may_signal});
+        }
         note_not_judged(p.shown, stream);
         return watch_kernel(stream, p.shown, {{}, {}, {}, p.space, p.shape, nullptr, p.may_signal});
     };

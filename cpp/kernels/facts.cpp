@@ -4,6 +4,7 @@
 #include "flow.hpp"
 #include "signals.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 namespace check {
@@ -31,6 +32,8 @@ Contents contents_of_ptx(Bytes text) {
         for (Pointer& pointer : facts.pointers) pointer.followed = true;
         facts.first = std::make_shared<const FirstThread>(kernel, instructions);
         facts.may_signal = may_signal(instructions);
+        facts.uses_objects = std::any_of(instructions.begin(), instructions.end(),
+                                         [](const Instruction& one) { return uses_object(kind_of(one)); });
     }
     for (const PtxVariable& variable : module.variables) contents.variables[std::string(variable.name)] = variable.is;
     return contents;

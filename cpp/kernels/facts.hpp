@@ -43,6 +43,7 @@ struct Facts {
     std::vector<Pointer> pointers;  // in order of their offsets
     std::shared_ptr<const FirstThread> first;  // nullptr: the code is not known
     bool may_signal = true;  // the host, while the kernel runs: see signals.hpp
+    bool uses_objects = false;  // of textures or surfaces: such an object stands for memory as a pointer does
 };
 
 using Kernels = std::map<std::string, Facts>;

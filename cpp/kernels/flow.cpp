@@ -269,6 +269,13 @@ void Flow::follow(const Instruction& instruction) {
         case Kind::Load: return load(instruction);
         case Kind::Copy: return copy(instruction);
         case Kind::Test: return;
+        case Kind::Fetch:
+            if (!instruction.addresses.empty()) access(instruction.addresses[0], true, false);
+            return;
+        case Kind::Put:
+            leave(instruction.sources);
+            if (!instruction.addresses.empty()) access(instruction.addresses[0], instruction.is("sured"), true);
+            return;
         case Kind::Store:
         case Kind::Atomic:
         case Kind::Reduce:

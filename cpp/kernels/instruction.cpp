@@ -49,7 +49,7 @@ std::vector<Operand> operands_of(const Statement& statement, std::size_t at) {
 }
 
 bool has_result(Kind kind) {
-    return kind != Kind::Store && kind != Kind::Reduce && kind != Kind::Copy && kind != Kind::Test;
+    return kind != Kind::Store && kind != Kind::Reduce && kind != Kind::Copy && kind != Kind::Test && kind != Kind::Put;
 }
 
 bool is_one_of(Token word, std::initializer_list<const char*> words) {
@@ -79,8 +79,11 @@ Instruction instruction_of(const Statement& statement) {
     if (at >= statement.size() || !std::isalpha(static_cast<unsigned char>(statement[at][0]))) return instruction;
     instruction.words = split(statement[at]);
     std::vector<Operand> operands = operands_of(statement, at + 1);
-    bool result = has_result(kind_of(instruction));
+    Kind kind = kind_of(instruction);
+    bool result = has_result(kind);
     for (Operand& operand : operands) {
+        if (operand.is_address && uses_object(kind) && !operand.words.empty())
+            operand.words.resize(1);  // no coordinates
         if (operand.is_address)
             instruction.addresses.push_back(std::move(operand.words));
         else if (result && &operand == &operands[0])
@@ -118,6 +121,8 @@ Kind kind_of(const Instruction& instruction) {
     if (mnemonic == "atom") return Kind::Atomic;
     if (mnemonic == "red") return Kind::Reduce;
     if (mnemonic == "cp") return Kind::Copy;
+    if (is_one_of(mnemonic, {"tex", "tld4", "suld"})) return Kind::Fetch;
+    if (is_one_of(mnemonic, {"sust", "sured"})) return Kind::Put;
     if (is_one_of(mnemonic, {"mov", "cvta", "cvt", "selp", "slct", "min", "max", "shfl", "prmt", "shf", "bfe", "bfi",
                              "lop3", "and", "or", "xor"}))
         return Kind::Move;
@@ -131,7 +136,8 @@ Kind kind_of(const Instruction& instruction) {
     if (is_one_of(mnemonic, {"setp",      "set",          "testp",         "isspacep",       "bra",        "brx",
                              "ret",       "exit",         "trap",          "brkpt",          "bar",        "barrier",
                              "membar",    "fence",        "nanosleep",     "pmevent",        "activemask", "prefetch",
-                             "prefetchu", "createpolicy", "applypriority", "griddepcontrol", "setmaxnreg", "elect"}))
+                             "prefetchu", "createpolicy", "applypriority", "griddepcontrol", "setmaxnreg", "elect",
+                             "txq",       "suq",          "istypep"}))
         return Kind::Test;
     return Kind::Other;
 }

@@ -31,6 +31,8 @@ enum class Kind : u8 {
     Atomic,    // both
     Reduce,    // as Atomic, without a result
     Copy,      // from the second address to the first
+    Fetch,     // results from the memory of a texture's or a surface's object
+    Put,       // sources to that
     Move,      // the result is an address if a source is
     Add,       // as Move, and at most one source is an address
     Product,   // a multiple or a part of its sources: not an address, as a rule
@@ -40,5 +42,8 @@ enum class Kind : u8 {
 };
 
 Kind kind_of(const Instruction& instruction);
+
+// True if it reaches memory through such an object.
+inline bool uses_object(Kind kind) { return kind == Kind::Fetch || kind == Kind::Put; }
 
 }  // namespace check

@@ -157,9 +157,9 @@ void Decoder::add_accesses(const Instruction& instruction, Step& step) {
         step.hands_over = !simple;
         return;
     }
-    step.is_atomic = kind == Kind::Atomic || kind == Kind::Reduce;
-    step.reads = (kind == Kind::Load || step.is_atomic) && !off_device && !in_parameters;
-    step.writes = (kind == Kind::Store || step.is_atomic) && !off_device && !in_parameters;
+    step.is_atomic = kind == Kind::Atomic || kind == Kind::Reduce || instruction.is("sured");
+    step.reads = (kind == Kind::Load || kind == Kind::Fetch || step.is_atomic) && !off_device && !in_parameters;
+    step.writes = (kind == Kind::Store || kind == Kind::Put || step.is_atomic) && !off_device && !in_parameters;
     // Arguments of a call are stored as parameters.
     step.hands_over = (kind == Kind::Store && in_parameters) || (kind == Kind::Other && !off_device);
     if (kind == Kind::Load && off_device) step.op = Op::Unknown;

@@ -313,7 +313,7 @@ def test_rows_are_copied(simulator, call, where):
 
 
 @pytest.mark.parametrize(("more", "expected"), [
-    ({"width": 0}, 0), ({"height": 0}, 0), ({"x": 48}, 0), ({"x": 49}, 1), ({"y": 2}, 1), ({"target_type": ARRAY}, 801),
+    ({"width": 0}, 0), ({"height": 0}, 0), ({"x": 48}, 0), ({"x": 49}, 1), ({"y": 2}, 1), ({"target_type": ARRAY}, 1),
 ])
 def test_which_rows_can_be_copied(simulator, more, expected):
     a = stream()

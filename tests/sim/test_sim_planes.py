@@ -62,7 +62,7 @@ def test_planes_are_copied(simulator, call, where):
     ({"WidthInBytes": 0}, 0), ({"Height": 0}, 0), ({"Depth": 0}, 0), ({"dstXInBytes": 12}, 0), ({"dstXInBytes": 13}, 1),
     ({"dstY": 2}, 0), ({"dstY": 3}, 1), ({"srcHeight": 1}, 1), ({"srcHeight": 0}, 1), ({"srcHeight": 0, "Depth": 1}, 0),
     ({"srcPitch": 3}, 1), ({"dstZ": 6}, 0), ({"dstZ": 7}, 1), ({"dstZ": 1 << 60}, 1), ({"dstPitch": 1 << 31}, 1),
-    ({"Depth": 1 << 40}, 1), ({"dstLOD": 1}, 1), ({"srcMemoryType": ARRAY}, 801), ({"dstMemoryType": 5}, 1),
+    ({"Depth": 1 << 40}, 1), ({"dstLOD": 1}, 1), ({"srcMemoryType": ARRAY}, 1), ({"dstMemoryType": 5}, 1),
     ({"srcDevice": 16}, 1),
 ])
 @pytest.mark.parametrize("call", CALLS[:3])
