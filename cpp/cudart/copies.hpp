@@ -22,6 +22,15 @@ inline CUresult retain_both(int device, CUcontext* here, int source, CUcontext* 
     return refused ? refused : retain(source, there);
 }
 
+struct Channels {  // cudaChannelFormatDesc: their bits
+    int x, y, z, w, kind;
+};
+// Channels are the first ones, all of one width.
+CUresult format_of(const Channels& channels, CUarray_format* format, unsigned* count);
+Channels channels_of(CUarray_format format, unsigned count);
+CUresult element_of(CUarray array, size_t* bytes);
+CUresult rows_of(CUarray array, size_t* width, size_t* count);  // the width in bytes
+
 struct Pitched {  // cudaPitchedPtr
     void* pointer;
     size_t pitch, width, height;
@@ -33,18 +42,24 @@ struct Place {  // cudaPos
     size_t x, y, z;
 };
 struct CopyParameters {  // cudaMemcpy3DParms
-    void* source_array;
+    CUarray source_array;
     Place source_place;
     Pitched source;
-    void* target_array;
+    CUarray target_array;
     Place target_place;
     Pitched target;
     Extent extent;
     int way;
 };
+// Where a side is an array, the extent counts its elements, and so does that side's place.
 template <class Made, class Parameters>
-Made planes_of(const Parameters& p, int way) {
-    Made made = {};
+CUresult planes_of(const Parameters& p, int way, Made* planes) {
+    Made& made = *planes;
+    size_t to = 0, from = 0;
+    CUresult refused = p.target_array ? element_of(p.target_array, &to) : CUDA_SUCCESS;
+    if (!refused && p.source_array) refused = element_of(p.source_array, &from);
+    if (refused || (to && from && to != from)) return CUDA_ERROR_INVALID_VALUE;
+    made = {};
     made.srcMemoryType = type_of(way, HostToDevice);
     made.srcHost = p.source.pointer;
     made.srcDevice = number(p.source.pointer);
@@ -61,10 +76,20 @@ Made planes_of(const Parameters& p, int way) {
     made.dstZ = p.target_place.z;
     made.dstPitch = p.target.pitch;
     made.dstHeight = p.target.height;
-    made.WidthInBytes = p.extent.width;
+    made.WidthInBytes = p.extent.width * (to ? to : from ? from : 1);
     made.Height = p.extent.height;
     made.Depth = p.extent.depth;
-    return made;
+    if (from) {
+        made.srcMemoryType = CU_MEMORYTYPE_ARRAY;
+        made.srcArray = p.source_array;
+        made.srcXInBytes *= from;
+    }
+    if (to) {
+        made.dstMemoryType = CU_MEMORYTYPE_ARRAY;
+        made.dstArray = p.target_array;
+        made.dstXInBytes *= to;
+    }
+    return CUDA_SUCCESS;
 }
 
 }  // namespace cudart

@@ -29,17 +29,17 @@ CUresult kernel_of(const KernelParameters* p, CUDA_KERNEL_NODE_PARAMS_v2* made) 
 
 CUresult planes_of_node(const CopyParameters* p, CUDA_MEMCPY3D* made) {
     if (!p) return CUDA_ERROR_INVALID_VALUE;
-    if (p->source_array || p->target_array) return CUDA_ERROR_NOT_SUPPORTED;
-    *made = planes_of<CUDA_MEMCPY3D>(*p, p->way);
-    return CUDA_SUCCESS;
+    return planes_of(*p, p->way, made);
 }
 
 CUDA_MEMCPY3D row_of(void* to, const void* from, size_t bytes, int way) {
+    CUDA_MEMCPY3D made;
     CopyParameters row = {};
     row.source = {const_cast<void*>(from), bytes, bytes, 1};
     row.target = {to, bytes, bytes, 1};
     row.extent = {bytes, 1, 1};
-    return planes_of<CUDA_MEMCPY3D>(row, way);
+    planes_of(row, way, &made);
+    return made;
 }
 
 // A node of a kernel or a copy: what the driver takes is made of the parameters first.

@@ -1,4 +1,4 @@
-// Memory in two and three dimensions: its allocation, its copies and fills. CUDA's arrays are not simulated.
+// Memory in two and three dimensions: its allocation, its copies and fills.
 #include "copies.hpp"
 
 using namespace cudart;
@@ -6,11 +6,11 @@ using namespace cudart;
 namespace {
 
 struct PeerCopyParameters {  // cudaMemcpy3DPeerParms
-    void* source_array;
+    CUarray source_array;
     Place source_place;
     Pitched source;
     int source_device;
-    void* target_array;
+    CUarray target_array;
     Place target_place;
     Pitched target;
     int target_device;
@@ -20,16 +20,18 @@ struct PeerCopyParameters {  // cudaMemcpy3DPeerParms
 template <class Call>
 Error copy_planes(const CopyParameters* p, Call&& call) {
     if (!p) return done(CUDA_ERROR_INVALID_VALUE);
-    if (p->source_array || p->target_array) return done(CUDA_ERROR_NOT_SUPPORTED);
-    auto planes = planes_of<CUDA_MEMCPY3D>(*p, p->way);
+    CUDA_MEMCPY3D planes;
+    if (CUresult refused = begin()) return done(refused);
+    if (CUresult refused = planes_of(*p, p->way, &planes)) return done(refused);
     DRIVER(call(&planes));
 }
 
 template <class Call>
 Error copy_planes_of_peers(const PeerCopyParameters* p, Call&& call) {
     if (!p) return done(CUDA_ERROR_INVALID_VALUE);
-    if (p->source_array || p->target_array) return done(CUDA_ERROR_NOT_SUPPORTED);
-    auto planes = planes_of<CUDA_MEMCPY3D_PEER>(*p, Default);
+    CUDA_MEMCPY3D_PEER planes;
+    if (CUresult refused = begin()) return done(refused);
+    if (CUresult refused = planes_of(*p, Default, &planes)) return done(refused);
     CUresult refused = retain_both(p->target_device, &planes.dstContext, p->source_device, &planes.srcContext);
     if (refused) return done(refused);
     DRIVER(call(&planes));

@@ -144,7 +144,33 @@ struct Copy { void* array; Place from; Pitched source; void* other; Place to; Pi
 struct PeerCopy { void* array; Place from; Pitched source; int device; void* other; Place to; Pitched target; int peer;
                   Extent extent; };
 struct Attributes { int order, places[4]; unsigned flags; };
+struct Channels { int x, y, z, w, kind; };
+struct Resource { int type; void* array; long more[20]; };
+struct Linear { void* address; Channels channels; size_t bytes; };
+struct Texture { int modes[6]; float border[4]; int normalized; unsigned anisotropy; int filter; float levels[3];
+                 int last[2]; };
 extern "C" {
+Channels cudaCreateChannelDesc(int, int, int, int, int);
+int cudaMallocArray(void**, const Channels*, size_t, size_t, unsigned);
+int cudaMalloc3DArray(void**, const Channels*, Extent, unsigned);
+int cudaFreeArray(void*);
+int cudaArrayGetInfo(Channels*, Extent*, unsigned*, void*);
+int cudaMemcpy2DToArray(void*, size_t, size_t, const void*, size_t, size_t, size_t, int);
+int cudaMemcpy2DToArrayAsync(void*, size_t, size_t, const void*, size_t, size_t, size_t, int, void*);
+int cudaMemcpy2DFromArray(void*, size_t, void*, size_t, size_t, size_t, size_t, int);
+int cudaMemcpy2DFromArrayAsync(void*, size_t, void*, size_t, size_t, size_t, size_t, int, void*);
+int cudaMemcpy2DArrayToArray(void*, size_t, size_t, void*, size_t, size_t, size_t, size_t, int);
+int cudaMemcpyToArray(void*, size_t, size_t, const void*, size_t, int);
+int cudaMemcpyFromArray(void*, void*, size_t, size_t, size_t, int);
+int cudaCreateTextureObject(unsigned long long*, const Resource*, const Texture*, const void*);
+int cudaDestroyTextureObject(unsigned long long);
+int cudaGetTextureObjectResourceDesc(Resource*, unsigned long long);
+int cudaGetTextureObjectTextureDesc(Texture*, unsigned long long);
+int cudaCreateSurfaceObject(unsigned long long*, const Resource*);
+int cudaDestroySurfaceObject(unsigned long long);
+int cudaEventCreate(void**);
+int cudaEventRecord(void*, void*);
+int cudaStreamWaitEvent(void*, void*, unsigned);
 int cudaStreamCreateWithFlags(void**, unsigned);
 int cudaMallocPitch(void**, size_t*, size_t, size_t);
 int cudaMalloc3D(Pitched*, Extent);
@@ -199,6 +225,74 @@ extern "C" long planes(int apart) {
     ok(cudaDeviceSynchronize());
     up.array = &p;
     return failures || __builtin_memcmp(to, "abcdefgh----mnopqrst++++", 24) ? -1 : cudaMemcpy3D(&up);
+}
+
+// Rows go to an array and from there, bytes run on from row to row, and a cube goes to an array of planes. Of two
+// streams one writes an array, and the other reads it.
+extern "C" long arrays(int fixed) {
+    void *a, *b, *event, *rows, *flat, *deep, *back;
+    size_t pitch;
+    char from[24] = "abcdefghijklmnopqrstuvw", to[24] = "", part[4] = "", cube[24] = "";
+    Channels bytes = cudaCreateChannelDesc(8, 0, 0, 0, 1), pairs = cudaCreateChannelDesc(8, 8, 0, 0, 1), known;
+    Extent size;
+    unsigned flags;
+    ok(cudaStreamCreateWithFlags(&a, 1));
+    ok(cudaStreamCreateWithFlags(&b, 1));
+    ok(cudaEventCreate(&event));
+    ok(cudaMallocPitch(&rows, &pitch, 8, 3));
+    ok(cudaMallocArray(&flat, &bytes, 8, 3, 2));
+    ok(cudaMallocArray(&back, &bytes, 8, 3, 0));
+    ok(cudaMalloc3DArray(&deep, &pairs, {2, 3, 2}, 0));
+    ok(cudaArrayGetInfo(&known, &size, &flags, deep));
+    failures += known.x != 8 || known.y != 8 || known.z || known.kind != 1 || size.depth != 2 || flags;
+    ok(cudaMemcpy2DToArray(flat, 0, 0, from, 8, 8, 3, 1));
+    ok(cudaMemcpy2DArrayToArray(back, 0, 0, flat, 0, 0, 8, 3, 3));
+    ok(cudaMemcpyFromArray(to, back, 6, 0, 12, 2));                 // the end of a row, a row, and two bytes
+    ok(cudaMemcpyToArray(back, 7, 0, "XYZ", 1, 1));
+    ok(cudaMemcpy2DFromArray(part, 2, back, 6, 0, 2, 2, 2));
+    Copy up{nullptr, {}, {from, 4, 4, 3}, deep, {}, {}, {2, 3, 2}, 1};
+    Copy down{deep, {1, 0, 0}, {}, nullptr, {}, {}, {}, 2};
+    ok(cudaMemcpy3D(&up));
+    down.target = {cube, 2, 2, 3};
+    down.extent = {1, 3, 2};
+    ok(cudaMemcpy3D(&down));
+    failures += __builtin_memcmp(to, "ghijklmnopqr", 12) || __builtin_memcmp(part, "gXop", 4);
+    failures += __builtin_memcmp(cube, "cdghklopstw", 11);
+    ok(cudaDeviceSynchronize());
+    ok(cudaMemcpy2DToArrayAsync(flat, 0, 0, rows, pitch, 8, 3, 3, a));
+    if (fixed) {
+        ok(cudaEventRecord(event, a));
+        ok(cudaStreamWaitEvent(b, event, 0));
+    }
+    ok(cudaMemcpy2DFromArrayAsync(rows, pitch, flat, 0, 0, 8, 1, 3, b));
+    ok(cudaDeviceSynchronize());
+    Resource memory{0, flat, {}}, found{};
+    Texture how{}, same{};
+    how.anisotropy = 3;
+    unsigned long long texture, surface;
+    ok(cudaCreateTextureObject(&texture, &memory, &how, nullptr));
+    ok(cudaCreateSurfaceObject(&surface, &memory));
+    ok(cudaGetTextureObjectResourceDesc(&found, texture));
+    ok(cudaGetTextureObjectTextureDesc(&same, texture));
+    failures += found.array != flat || __builtin_memcmp(&how, &same, sizeof how);
+    Resource linear{2, rows, {}};
+    Linear& line = reinterpret_cast<Linear&>(linear.array);
+    line = {rows, bytes, 8};
+    unsigned long long other;
+    ok(cudaCreateTextureObject(&other, &linear, &how, nullptr));
+    ok(cudaGetTextureObjectResourceDesc(&found, other));
+    Linear& again = reinterpret_cast<Linear&>(found.array);
+    failures += again.bytes != 8 || again.channels.x != 8 || again.address != rows;
+    ok(cudaDestroyTextureObject(other));
+    ok(cudaDestroyTextureObject(texture));
+    ok(cudaDestroySurfaceObject(surface));
+    int dead = cudaDestroySurfaceObject(surface), late = cudaMemcpyToArray(back, 7, 2, from, 2, 1);
+    ok(cudaDeviceSynchronize());
+    ok(cudaFreeArray(flat));
+    ok(cudaFreeArray(back));
+    ok(cudaFreeArray(deep));
+    ok(cudaFreeArray(nullptr));
+    return failures ? -failures : dead * 100 + late * 10 + cudaMemcpy2DToArray(flat, 0, 0, from, 8, 8, 3, 1);
 }
 
 extern "C" long batch(int order) {
@@ -324,6 +418,8 @@ elif "launches" in sys.argv:
     print(library.launches("fixed" in sys.argv))
 elif "symbols" in sys.argv:
     print(library.symbols("fixed" in sys.argv))
+elif "arrays" in sys.argv:
+    print(library.arrays("fixed" in sys.argv))
 elif "planes" in sys.argv:
     print(library.planes("fixed" in sys.argv), library.batch(1), library.batch(9))
 else:
@@ -377,13 +473,25 @@ def test_copies_of_rows(checked, library):
 
 @pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)
 def test_copies_of_planes_and_batches(checked, tmp_path, major):
-    """Planes beside each other are right; arrays are not simulated, and an attribute that does not exist is refused."""
+    """Planes beside each other are right; an array and an attribute that do not exist are refused."""
     runtime, = Path(xlogmem.check.cudart.__file__).parent.glob(f"_cudart{major}*.so")
     made = built(SOURCE_OF_PLANES, tmp_path, major, runtime)
     run = checked(PROGRAM, made, "planes")
-    assert (run.stdout, run.pairs) == ("801 0 1\n", [("write/write", True)]), run.stderr
+    assert (run.stdout, run.pairs) == ("1 0 1\n", [("write/write", True)]), run.stderr
     run = checked(PROGRAM, made, "planes", "fixed")
-    assert (run.stdout, run.pairs) == ("801 0 1\n", []), run.stderr
+    assert (run.stdout, run.pairs) == ("1 0 1\n", []), run.stderr
+
+
+@pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)
+def test_arrays_and_objects(checked, tmp_path, major):
+    """A destroyed object, bytes behind the end and a freed array are refused."""
+    runtime, = Path(xlogmem.check.cudart.__file__).parent.glob(f"_cudart{major}*.so")
+    made = built(SOURCE_OF_PLANES, tmp_path, major, runtime)
+    run = checked(PROGRAM, made, "arrays")
+    assert run.stdout.split()[0] == "111", run.stderr
+    assert ("write/read", True) in run.pairs, run.stderr
+    run = checked(PROGRAM, made, "arrays", "fixed")
+    assert (run.stdout.split()[0], run.pairs) == ("111", []), run.stderr
 
 
 @pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)
@@ -469,10 +577,10 @@ def test_a_function_that_is_missing_is_named_at_the_end(checked):
     done = checked(begin + "driver.cuCtxResetPersistingL2Cache()")
     assert done.notes["notes"] == {text.format("cuCtxResetPersistingL2Cache"): 1}
     assert text.format("cuCtxResetPersistingL2Cache") in done.stderr + done.stdout
-    array = begin + "ctypes.CDLL('libcudart.so').cudaMallocArray()"
-    done = checked(array + "\n        raise RuntimeError('that is not supported')")
-    assert done.notes["notes"] == {text.format("cudaMallocArray"): 1}
-    for right in (begin, array):
+    external = begin + "ctypes.CDLL('libcudart.so').cudaImportExternalMemory()"
+    done = checked(external + "\n        raise RuntimeError('that is not supported')")
+    assert done.notes["notes"] == {text.format("cudaImportExternalMemory"): 1}
+    for right in (begin, external):
         assert checked(right).notes["notes"] == {}
     assert checked(begin + "raise RuntimeError('cuMemAlloc: not found')").notes["notes"] == {}
 
@@ -482,6 +590,6 @@ def test_a_function_that_cupy_misses_is_named(checked):
     """CuPy's runtime says of what it did not find that it found no symbol, and not of which."""
     done = checked("""
         import cupy
-        cupy.cuda.runtime.destroyTextureObject(1)
+        cupy.cuda.runtime.ipcCloseMemHandle(1)
         """)
-    assert "cudaDestroyTextureObject is not simulated: the program may have ended for that" in done.notes["notes"]
+    assert "cudaIpcCloseMemHandle is not simulated: the program may have ended for that" in done.notes["notes"]

@@ -135,10 +135,39 @@ assert seen == ["called"] * 3
     assert (run.pairs, run.returncode) == ([], 0), run.stderr
 
 
-def test_arrays_of_cuda_are_refused_by_name(checked):
-    run = checked("""
+TEXTURE = """
+import sys
 import cupy
-from cupy.cuda import texture
-texture.CUDAarray(texture.ChannelFormatDescriptor(32, 0, 0, 0, cupy.cuda.runtime.cudaChannelFormatKindFloat), 8, 8)
-""")
-    assert "cudaMalloc3DArray is not simulated: the program may have ended for that" in run.notes["notes"]
+import numpy
+from cupy.cuda import runtime, texture
+a, b = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+fetch = cupy.RawKernel(r'extern "C" __global__ void fetch(float* out, cudaTextureObject_t tex)'
+                       '{ out[threadIdx.x] = tex2D<float>(tex, threadIdx.x, 0); }', "fetch")
+channels = texture.ChannelFormatDescriptor(32, 0, 0, 0, runtime.cudaChannelFormatKindFloat)
+array = texture.CUDAarray(channels, 8, 4)
+given = numpy.arange(32, dtype="f").reshape(4, 8)
+x, there = cupy.asarray(given), cupy.empty((4, 8), "f")
+array.copy_from(x)
+array.copy_to(there)
+assert (there.get() == given).all()
+resource = texture.ResourceDescriptor(runtime.cudaResourceTypeArray, cuArr=array)
+tex = texture.TextureObject(resource, texture.TextureDescriptor())
+out = cupy.zeros(8, "f")
+cupy.cuda.Device().synchronize()
+array.copy_from(x, a)                                       # writes the array
+if "fixed" in sys.argv:
+    b.wait_event(a.record())
+with b:
+    fetch((1,), (8,), (out, tex))                           # reads it
+cupy.cuda.Device().synchronize()
+"""
+
+
+def test_textures(checked):
+    run = checked(TEXTURE)
+    assert run.pairs == [("write/read", True)], run.stderr
+    for which, text in (("first", "# writes"), ("second", "# reads")):
+        lines = [frame["line"] for frame in run.findings[0][which]["stack"]]
+        assert line_with(TEXTURE, text) in lines, run.stderr
+    run = checked(TEXTURE, "fixed")
+    assert (run.pairs, run.returncode) == ([], 0), run.stderr

@@ -211,12 +211,57 @@ def test_a_capture_that_an_error_has_ended_is_said(checked, major):
     assert (run.pairs, run.returncode) == ([], 0), run.stderr
 
 
+ARRAYS = START + """
+channels = (ctypes.c_int * 5)(32, 0, 0, 0, 2)
+place = ctypes.addressof(channels)
+now = "now" in sys.argv
+made = runtime.mallocArray(place, 8, 4, 2)
+cube = runtime.malloc3DArray(place, 8, 4, 2)
+resource, texture = (ctypes.c_uint64 * 32)(0, made), (ctypes.c_int * 32)()
+objects = [runtime.createTextureObject(ctypes.addressof(resource), ctypes.addressof(texture)),
+           runtime.createSurfaceObject(ctypes.addressof(resource))]
+assert objects[0] != objects[1]
+if now:
+    runtime.memcpy2DToArray(made, 4, 1, y, 32, 8, 2, 3)                         # now the first
+else:
+    runtime.memcpy2DToArrayAsync(made, 4, 1, y, 32, 8, 2, 3, a)                 # the first
+if fixed:
+    runtime.eventRecord(event, 0 if now else a)
+    runtime.streamWaitEvent(b, event)
+runtime.memcpy2DFromArrayAsync(x, 16, made, 4, 1, 8, 2, 3, b)                   # the second
+runtime.deviceSynchronize()
+runtime.memcpy2DFromArray(x + 64, 16, made, 4, 1, 8, 2, 3)
+host = ctypes.create_string_buffer(128)
+runtime.memcpy(ctypes.addressof(host), x, 128, 2)
+half = b"\\5" * 8 + bytes(8)
+assert host.raw == (half * 2 + bytes(32)) * 2, host.raw
+runtime.destroyTextureObject(objects[0])
+runtime.destroySurfaceObject(objects[1])
+refused(1, runtime.destroyTextureObject, objects[0])
+refused(1, runtime.destroySurfaceObject, objects[0])
+for one in (made, cube):
+    runtime.freeArray(one)
+refused(400, runtime.freeArray, made)
+refused(1, runtime.memcpy2DToArray, made, 0, 0, y, 32, 8, 2, 3)
+refused(20, runtime.mallocArray, ctypes.addressof((ctypes.c_int * 5)(32, 32, 32, 0, 2)), 8, 4)
+refused(1, runtime.malloc3DArray, place, 0, 1, 1)
+"""
+
+
+@pytest.mark.parametrize("now", ["", "now"])
+def test_arrays(checked, major, now):
+    run = checked(ARRAYS, str(major), now)
+    assert (run.pairs, run.returncode) == ([("write/read", True)], 1), run.stderr
+    for which in ("first", "second"):
+        lines = [frame["line"] for frame in run.findings[0][which]["stack"]]
+        text = f"# now the {which}" if now and which == "first" else f"# the {which}"
+        assert line_with(ARRAYS, text) in lines, run.stderr
+    run = checked(ARRAYS, str(major), now, "fixed")
+    assert (run.pairs, run.returncode) == ([], 0), run.stderr
+
+
 REFUSED = START + """
-calls = [("Malloc3DArray", x, 1, 1, 1), ("MallocArray", x, 1, 1), ("FreeArray", x),
-         *((f"Memcpy2D{way}Array", x, 64, y, 0, 0, 16, 8, 3) for way in ("From", "To")),
-         *((f"Memcpy2D{way}ArrayAsync", x, 64, y, 0, 0, 16, 8, 3, a) for way in ("From", "To")),
-         ("CreateTextureObject", x, y), ("DestroyTextureObject", 1), ("CreateSurfaceObject", x),
-         ("DestroySurfaceObject", 1), ("GraphDebugDotPrint", 1, "a.dot", 0), ("IpcGetMemHandle", x),
+calls = [("GraphDebugDotPrint", 1, "a.dot", 0), ("IpcGetMemHandle", x),
          ("IpcOpenMemHandle", bytes(64)), ("IpcCloseMemHandle", x), ("IpcGetEventHandle", event),
          ("IpcOpenEventHandle", bytes(64))]
 for name, *arguments in calls:

@@ -27,5 +27,6 @@ cdef int check(int status) except -1:
 include "cupy_table/devices.pxi"  # devices
 include "cupy_table/memory.pxi"   # memory
 include "cupy_table/copies.pxi"   # copies and fills
+include "cupy_table/arrays.pxi"   # arrays, textures and surfaces
 include "cupy_table/streams.pxi"  # streams, events and graphs
 include "cupy_table/refused.pxi"  # what is not simulated

@@ -3,6 +3,7 @@
 cdef extern from *:
     """
     struct Attributes { int type, device; void *device_pointer, *host_pointer; };
+    struct Extent { size_t width, height, depth; };
     struct PoolProperties { int allocation = 0, handle = 0, location = 0, device = 0; char rest[72] = {}; };
     extern "C" {
     int cudaDeviceSynchronize();
@@ -77,23 +78,23 @@ cdef extern from *:
     int cudaMemcpy3D(void*);
     int cudaMemcpy3DAsync(void*, void*);
     int cudaStreamAddCallback(void*, void (*)(void*, int, void*), void*, unsigned int);
-    int cudaCreateSurfaceObject();
-    int cudaCreateTextureObject();
-    int cudaDestroySurfaceObject();
-    int cudaDestroyTextureObject();
-    int cudaFreeArray();
+    int cudaCreateSurfaceObject(unsigned long long*, void*);
+    int cudaCreateTextureObject(unsigned long long*, void*, void*, void*);
+    int cudaDestroySurfaceObject(unsigned long long);
+    int cudaDestroyTextureObject(unsigned long long);
+    int cudaFreeArray(void*);
     int cudaGraphDebugDotPrint();
     int cudaIpcCloseMemHandle();
     int cudaIpcGetEventHandle();
     int cudaIpcGetMemHandle();
     int cudaIpcOpenEventHandle();
     int cudaIpcOpenMemHandle();
-    int cudaMalloc3DArray();
-    int cudaMallocArray();
-    int cudaMemcpy2DFromArray();
-    int cudaMemcpy2DFromArrayAsync();
-    int cudaMemcpy2DToArray();
-    int cudaMemcpy2DToArrayAsync();
+    int cudaMalloc3DArray(void**, void*, Extent, unsigned int);
+    int cudaMallocArray(void**, void*, size_t, size_t, unsigned int);
+    int cudaMemcpy2DFromArray(void*, size_t, void*, size_t, size_t, size_t, size_t, int);
+    int cudaMemcpy2DFromArrayAsync(void*, size_t, void*, size_t, size_t, size_t, size_t, int, void*);
+    int cudaMemcpy2DToArray(void*, size_t, size_t, void*, size_t, size_t, size_t, int);
+    int cudaMemcpy2DToArrayAsync(void*, size_t, size_t, void*, size_t, size_t, size_t, int, void*);
     int cudaMemPrefetchAsync();                         // of CUDA 12 or 13: with a device or a location
     int cudaMemAdvise();
     }
@@ -116,6 +117,8 @@ cdef extern from *:
             address, bytes, advice, location_of(device));
     }
     """
+    struct Extent:
+        size_t width, height, depth
     struct Attributes:
         int type
         int device
@@ -200,22 +203,22 @@ cdef extern from * nogil:
     int cudaMemcpy3D(void*)
     int cudaMemcpy3DAsync(void*, void*)
     int cudaStreamAddCallback(void*, void (*)(void*, int, void*), void*, unsigned int)
-    int cudaCreateSurfaceObject()
-    int cudaCreateTextureObject()
-    int cudaDestroySurfaceObject()
-    int cudaDestroyTextureObject()
-    int cudaFreeArray()
+    int cudaCreateSurfaceObject(unsigned long long*, void*)
+    int cudaCreateTextureObject(unsigned long long*, void*, void*, void*)
+    int cudaDestroySurfaceObject(unsigned long long)
+    int cudaDestroyTextureObject(unsigned long long)
+    int cudaFreeArray(void*)
     int cudaGraphDebugDotPrint()
     int cudaIpcCloseMemHandle()
     int cudaIpcGetEventHandle()
     int cudaIpcGetMemHandle()
     int cudaIpcOpenEventHandle()
     int cudaIpcOpenMemHandle()
-    int cudaMalloc3DArray()
-    int cudaMallocArray()
-    int cudaMemcpy2DFromArray()
-    int cudaMemcpy2DFromArrayAsync()
-    int cudaMemcpy2DToArray()
-    int cudaMemcpy2DToArrayAsync()
+    int cudaMalloc3DArray(void**, void*, Extent, unsigned int)
+    int cudaMallocArray(void**, void*, size_t, size_t, unsigned int)
+    int cudaMemcpy2DFromArray(void*, size_t, void*, size_t, size_t, size_t, size_t, int)
+    int cudaMemcpy2DFromArrayAsync(void*, size_t, void*, size_t, size_t, size_t, size_t, int, void*)
+    int cudaMemcpy2DToArray(void*, size_t, size_t, void*, size_t, size_t, size_t, int)
+    int cudaMemcpy2DToArrayAsync(void*, size_t, size_t, void*, size_t, size_t, size_t, int, void*)
     int prefetch(void*, size_t, int, void*, int)
     int advise(void*, size_t, int, int, int)
