@@ -1,6 +1,7 @@
 // Devices, contexts, pools.
 #include "runtime.hpp"
 
+#include <atomic>
 #include <mutex>
 
 // Of cudaProfiler.h, which is not needed to build this.
@@ -150,3 +151,30 @@ RUNTIME Error cudaMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* acc
 }
 RUNTIME Error cudaProfilerStart() { DRIVER(cuProfilerStart()); }
 RUNTIME Error cudaProfilerStop() { DRIVER(cuProfilerStop()); }
+
+// Wishes, which change nothing here.
+namespace {
+
+std::atomic<int> cache_config{0}, bank_config{0};
+
+Error wish(std::atomic<int>& kept, int wanted, int most) {
+    if (wanted < 0 || wanted > most) return done(CUDA_ERROR_INVALID_VALUE);
+    kept = wanted;
+    return done(begin());
+}
+
+Error wished(const std::atomic<int>& kept, int* value) {
+    if (!value) return done(CUDA_ERROR_INVALID_VALUE);
+    *value = kept;
+    return done(begin());
+}
+
+}  // namespace
+
+RUNTIME Error cudaDeviceSetCacheConfig(int wanted) { return wish(cache_config, wanted, CU_FUNC_CACHE_PREFER_EQUAL); }
+RUNTIME Error cudaDeviceGetCacheConfig(int* value) { return wished(cache_config, value); }
+RUNTIME Error cudaThreadSetCacheConfig(int wanted) { return cudaDeviceSetCacheConfig(wanted); }
+RUNTIME Error cudaThreadGetCacheConfig(int* value) { return cudaDeviceGetCacheConfig(value); }
+RUNTIME Error cudaDeviceSetSharedMemConfig(int wanted) { return wish(bank_config, wanted, 2); }
+RUNTIME Error cudaDeviceGetSharedMemConfig(int* value) { return wished(bank_config, value); }
+RUNTIME Error cudaFuncSetSharedMemConfig(const void*, int) { return 0; }

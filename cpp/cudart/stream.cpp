@@ -3,6 +3,8 @@
 
 using namespace cudart;
 
+extern "C" CUresult cuStreamGetDevice(CUstream, CUdevice*);  // of 12.8: not every cuda.h declares it
+
 RUNTIME Error cudaStreamCreate(CUstream* stream) { DRIVER(cuStreamCreate(stream, 0)); }
 RUNTIME Error cudaStreamCreateWithFlags(CUstream* stream, unsigned flags) { DRIVER(cuStreamCreate(stream, flags)); }
 RUNTIME Error cudaStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
@@ -16,6 +18,14 @@ RUNTIME Error cudaStreamWaitEvent(CUstream stream, CUevent event, unsigned flags
 }
 RUNTIME Error cudaStreamGetFlags(CUstream stream, unsigned* flags) { DRIVER(cuStreamGetFlags(stream, flags)); }
 RUNTIME Error cudaStreamGetPriority(CUstream stream, int* priority) { DRIVER(cuStreamGetPriority(stream, priority)); }
+RUNTIME Error cudaStreamGetDevice(CUstream stream, int* device) { DRIVER(cuStreamGetDevice(stream, device)); }
+RUNTIME Error cudaStreamGetAttribute(CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue* value) {
+    DRIVER(cuStreamGetAttribute(stream, attribute, value));
+}
+RUNTIME Error cudaStreamSetAttribute(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+    DRIVER(cuStreamSetAttribute(stream, attribute, value));
+}
+RUNTIME Error cudaStreamCopyAttributes(CUstream to, CUstream from) { DRIVER(cuStreamCopyAttributes(to, from)); }
 RUNTIME Error cudaStreamGetId(CUstream stream, unsigned long long* id) { DRIVER(cuStreamGetId(stream, id)); }
 
 RUNTIME Error cudaStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {

@@ -166,6 +166,58 @@ STREAM_QUESTION(cuStreamGetPriority, int, stream->priority)
 STREAM_QUESTION(cuStreamGetCtx, CUcontext, stream->context->handle)
 STREAM_QUESTION(cuStreamGetDevice, CUdevice, stream->context->device)
 
+// They change nothing of what is ordered after what.
+namespace {
+
+bool is_of_streams(CUstreamAttrID attribute) {
+    switch (int(attribute)) {
+        case CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW:
+        case CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY:
+        case CU_LAUNCH_ATTRIBUTE_PRIORITY:
+        case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN_MAP:
+        case CU_LAUNCH_ATTRIBUTE_MEM_SYNC_DOMAIN: return true;
+        default: return false;
+    }
+}
+
+}  // namespace
+
+EXPORT CUresult cuStreamGetAttribute(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue* value) {
+    return api_call(CALL("cuStreamGetAttribute"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        if (!value || !is_of_streams(attribute)) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_stream(handle, &stream));
+        auto found = stream->attributes.find(attribute);
+        *value = {};
+        if (attribute == CU_LAUNCH_ATTRIBUTE_SYNCHRONIZATION_POLICY) value->syncPolicy = CU_SYNC_POLICY_AUTO;
+        if (found != stream->attributes.end()) *value = found->second;
+        if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = stream->priority;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuStreamSetAttribute(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
+    return api_call(CALL("cuStreamSetAttribute"), [&](Lock&) -> CUresult {
+        Stream* stream;
+        if (!value || !is_of_streams(attribute)) return CUDA_ERROR_INVALID_VALUE;
+        REFUSE_IF(find_stream(handle, &stream));
+        stream->attributes[attribute] = *value;
+        if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) stream->priority = value->priority;
+        return CUDA_SUCCESS;
+    });
+}
+
+EXPORT CUresult cuStreamCopyAttributes(CUstream target, CUstream source) {
+    return api_call(CALL("cuStreamCopyAttributes"), [&](Lock&) -> CUresult {
+        Stream *to, *from;
+        REFUSE_IF(find_stream(target, &to));
+        REFUSE_IF(find_stream(source, &from));
+        to->attributes = from->attributes;
+        to->priority = from->priority;
+        return CUDA_SUCCESS;
+    });
+}
+
 EXPORT CUresult cuStreamGetCtx_v2(CUstream handle, CUcontext* context, CUgreenCtx* green) {
     return api_call(CALL("cuStreamGetCtx"), [&](Lock&) -> CUresult {
         Stream* stream;

@@ -165,6 +165,11 @@ EXPORT u64 xsim_notes(char* buffer, u64 size) {
     return give_text(notes_as_json(), buffer, size);
 }
 
+// Whether stream 0 is the calling thread's own from here on, in this thread. Returns what was before.
+EXPORT int xsim_default_stream_per_thread(int wanted) {
+    return std::exchange(this_thread().per_thread_default, wanted != 0);
+}
+
 EXPORT void xsim_not_simulated(const char* name) {
     Lock lock(driver().mutex);
     fprintf(stderr, "[xlogmem.check] %s is not simulated\n", name);

@@ -95,6 +95,7 @@ struct Stream {
     u64 counted = 0;                 // number of the newest that the engine has counted: waits alone are not
     u64 random_priority = 0;
     std::shared_ptr<Capture> capture;
+    std::map<int, CUlaunchAttributeValue> attributes;  // that the program has set
 
     bool blocking() const { return !(flags & CU_STREAM_NON_BLOCKING); }
     bool is_legacy() const { return context && context->legacy == this; }

@@ -112,6 +112,7 @@ Stream* create_stream(Context* context, unsigned flags, int priority, bool legac
     stream->context = context;
     stream->flags = flags;
     stream->priority = priority;
+    stream->attributes.clear();
     stream->id = d.next_id++;
     stream->random_priority = d.random.next();
     u64 key = reinterpret_cast<u64>(context);

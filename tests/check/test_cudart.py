@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from checked_libraries import needs
+from checked_libraries import line_with, needs
 
 import xlogmem.check.cudart
 
@@ -525,6 +525,101 @@ def test_a_program_that_loads_the_runtime_by_name_gets_the_simulated_one(checked
     assert checked(program.replace("SECOND", "False")).pairs == [("write/write", True)]
     right = checked(program.replace("SECOND", "True"))
     assert (right.pairs, right.returncode) == ([], 0)
+
+
+PER_THREAD = """
+import ctypes, sys, threading
+_, major, form, way = sys.argv[:4]
+runtime = ctypes.CDLL(f"libcudart.so.{major}")
+suffixes = ("_ptsz", "_ptds") if form == "per-thread" else ("", "")
+p, q, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(512)
+for place in (p, q):
+    assert runtime.cudaMalloc(ctypes.byref(place), size) == 0
+
+def call(name, *arguments):
+    suffix = suffixes[way == "now" and "Async" not in name and "Synchronize" not in name]
+    assert getattr(runtime, name + suffix)(*arguments) == 0, name
+
+def first():
+    if way == "async":
+        call("cudaMemsetAsync", p, 1, size, None)                               # the first
+    else:
+        call("cudaMemcpy", q, p, size, 3)                                       # the first, now
+    if "fixed" in sys.argv:
+        call("cudaStreamSynchronize", None)
+
+thread = threading.Thread(target=first)
+thread.start()
+thread.join()
+call("cudaMemsetAsync", p, 2, size, None)                                       # the second
+assert runtime.cudaDeviceSynchronize() == 0
+assert getattr(runtime, "cudaStreamQuery" + suffixes[0])(None) == 0
+"""
+
+
+@pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)
+@pytest.mark.parametrize(("way", "pair"), [("async", "write/write"), ("now", "read/write")])
+def test_a_default_stream_of_each_thread(checked, major, way, pair):
+    """As `nvcc --default-stream per-thread` compiles it.  The default stream of all threads orders the two."""
+    run = checked(PER_THREAD, str(major), "per-thread", way)
+    assert (run.pairs, run.returncode) == ([(pair, True)], 1), run.stderr
+    for which, text in (("first", "# the first" + ", now" * (way == "now")), ("second", "# the second")):
+        lines = [frame["line"] for frame in run.findings[0][which]["stack"]]
+        assert line_with(PER_THREAD, text) in lines, run.stderr
+    for right in (("per-thread", way, "fixed"), ("legacy", way)):
+        run = checked(PER_THREAD, str(major), *right)
+        assert (run.pairs, run.returncode) == ([], 0), run.stderr
+
+
+@pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)
+def test_the_driver_s_functions_for_a_stream_of_each_thread(checked, major):
+    run = checked(f"""
+        import ctypes
+        runtime, status = ctypes.CDLL("libcudart.so.{major}"), ctypes.c_int(7)
+        found = []
+        for name, flags in (("", 0), ("_ptsz", 0), ("", 2), ("_ptsz", 1)):
+            place = ctypes.c_void_p()
+            find = getattr(runtime, "cudaGetDriverEntryPointByVersion" + name)
+            assert find(b"cuStreamQuery", ctypes.byref(place), 12000, ctypes.c_ulonglong(flags),
+                        ctypes.byref(status)) == status.value == 0
+            found.append(place.value)
+        assert runtime.cudaDeviceSynchronize() == 0
+        legacy, own, wanted, other = found
+        assert legacy == other and own == wanted and legacy != own
+        """)
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)
+def test_wishes_are_kept(checked, major):
+    """Attributes of streams, and how caches and banks are to be divided."""
+    run = checked(f"""
+        import ctypes
+        runtime, value = ctypes.CDLL("libcudart.so.{major}"), ctypes.c_int(7)
+        streams = [ctypes.c_void_p() for _ in range(2)]
+        for stream in streams:
+            assert runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), 1) == 0
+        a, b = streams
+        attribute = (ctypes.c_int * 16)(3)                              # how the host waits
+        assert runtime.cudaStreamSetAttribute(a, 3, attribute) == 0
+        assert runtime.cudaStreamCopyAttributes(b, a) == 0
+        found = (ctypes.c_int * 16)()
+        for stream, wanted in ((b, 3), (None, 1)):
+            assert runtime.cudaStreamGetAttribute(stream, 3, found) == 0 and found[0] == wanted
+        assert runtime.cudaStreamSetAttribute(a, 8, (ctypes.c_int * 16)(-2)) == 0
+        assert runtime.cudaStreamGetPriority(a, ctypes.byref(value)) == 0 and value.value == -2
+        assert runtime.cudaStreamGetAttribute(a, 4, found) == 1         # of a launch
+        assert runtime.cudaStreamSetAttribute(a, 4, found) == 1
+        assert runtime.cudaStreamGetDevice(a, ctypes.byref(value)) == value.value == 0
+        for name, most in (("Cache", 3), ("SharedMem", 2)):
+            get = getattr(runtime, f"cudaDeviceGet{{name}}Config")
+            assert get(ctypes.byref(value)) == value.value == 0
+            assert getattr(runtime, f"cudaDeviceSet{{name}}Config")(most) == 0
+            assert getattr(runtime, f"cudaDeviceSet{{name}}Config")(most + 1) == 1
+            assert get(ctypes.byref(value)) == 0 and value.value == most
+        """)
+    assert run.returncode == 0, run.stderr
+    assert "not simulated" not in run.stderr
 
 
 @pytest.mark.parametrize("major", xlogmem.check.cudart.MAJORS)

@@ -1,6 +1,7 @@
 """The simulated driver: streams, events, and when queued work runs."""
 from __future__ import annotations
 
+import ctypes
 import threading
 import time
 
@@ -208,3 +209,21 @@ def test_arguments_of_streams_and_events(simulator):
         assert int(driver.cuStreamGetPriority(made)[1]) == given
     start, end = (driver.cuEventCreate(0)[1] for _ in range(2))
     assert int(driver.cuEventElapsedTime(start, end)[0]) == INVALID_HANDLE      # not recorded
+
+
+def test_attributes_are_kept(simulator):
+    """They change no order: a priority alone is seen elsewhere."""
+    a, b = stream(), stream()
+    policy, priority = (driver.CUstreamAttrID(number) for number in (3, 8))
+    value = driver.CUstreamAttrValue()
+    value.syncPolicy = driver.CUsynchronizationPolicy.CU_SYNC_POLICY_YIELD
+    ok(driver.cuStreamSetAttribute(a, policy, value))
+    value.priority = -3
+    ok(driver.cuStreamSetAttribute(a, priority, value))
+    assert ok(driver.cuStreamGetPriority(a)) == ok(driver.cuStreamGetAttribute(a, priority)).priority == -3
+    assert ok(driver.cuStreamGetAttribute(b, policy)).syncPolicy == driver.CUsynchronizationPolicy.CU_SYNC_POLICY_AUTO
+    ok(driver.cuStreamCopyAttributes(b, a))
+    assert ok(driver.cuStreamGetAttribute(b, policy)).syncPolicy == driver.CUsynchronizationPolicy.CU_SYNC_POLICY_YIELD
+    assert ok(driver.cuStreamGetPriority(b)) == -3
+    for call in (simulator._library.cuStreamSetAttribute, simulator._library.cuStreamGetAttribute):
+        assert call(ctypes.c_void_p(int(a)), 2, ctypes.create_string_buffer(64)) == INVALID_VALUE      # of a launch
