@@ -51,6 +51,21 @@ void store(u8* at, Type type, const Complex& value);
 
 enum Operation : int { kAsIs = 0, kTransposed = 1, kConjugated = 2 };
 inline bool is_operation(int operation) { return operation >= kAsIs && operation <= kConjugated; }
+enum Side : int { kLeft = 0, kRight = 1 };
+enum Fill : int { kLower = 0, kUpper = 1 };
+
+// op(A) X = alpha B or X op(A) = alpha B, of a triangle; B has m rows and n columns, and X takes its place.
+struct Equations {
+    int side, fill, operation, diagonal;
+    i64 m, n;
+
+    i64 order() const { return side == kLeft ? m : n; }
+    bool has_unit_diagonal() const { return diagonal == 1; }
+    bool is_right(i64 pitch_of_a, i64 pitch_of_b) const {
+        bool has_modes = !(side & ~1) && !(fill & ~1) && is_operation(operation) && !(diagonal & ~1);
+        return has_modes && m >= 0 && n >= 0 && pitch_of_a >= order() && pitch_of_a && pitch_of_b >= m && pitch_of_b;
+    }
+};
 enum PointerMode : int { kHost = 0, kDevice = 1 };
 
 struct Handle {

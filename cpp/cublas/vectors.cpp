@@ -1,5 +1,5 @@
-// Vectors, and products of matrices with vectors: levels 1 and 2; sums of matrices, and products with their own
-// transposes.
+// Vectors, and products of matrices with vectors: levels 1 and 2; sums of matrices, products with their own transposes and
+// with diagonals, and equations of triangles.
 #include "blas.hpp"
 
 #include <algorithm>
@@ -274,7 +274,6 @@ void add_triangle(Call& call, const Matrix& c, bool upper, char use) {
 Status syrk(const char* name, Handle* handle, int fill, int operation, i64 k, const void* alpha, const void* first,
             i64 pitch, const void* beta, Matrix c) {
     if (!handle) return kNotInitialized;
-    constexpr int kLower = 0, kUpper = 1;
     if ((fill != kLower && fill != kUpper) || !is_operation(operation) || k < 0) return kInvalidValue;
     bool as_is = operation == kAsIs;
     Matrix a{first, c.type, as_is ? c.rows : k, as_is ? k : c.rows, pitch};
@@ -298,6 +297,65 @@ Status syrk(const char* name, Handle* handle, int fill, int operation, i64 k, co
                 Complex before = beta_now == 0.0 ? 0.0 : beta_now * load(at, c.type);
                 store(at, c.type, scaled(alpha_now, sum) + before);
             }
+    }));
+}
+
+// The triangle without its diagonal, which a unit one is not stored for.
+void add_below_diagonal(Call& call, const Matrix& a, bool upper, char use) {
+    if (a.columns < 2) return;
+    Matrix part = a;
+    part.rows = part.columns = a.columns - 1;
+    part.first = static_cast<const u8*>(a.first) + (upper ? a.pitch : 1) * a.size();
+    add_triangle(call, part, upper, use);
+}
+
+Status trsm(const char* name, Handle* handle, const Equations& of, const void* alpha, const void* first, i64 pitch,
+            Matrix b) {
+    if (!handle) return kNotInitialized;
+    if (!of.is_right(pitch, b.pitch)) return kInvalidValue;
+    if (!of.m || !of.n) return kSuccess;
+    Matrix a{first, b.type, of.order(), of.order(), pitch};
+    Call call(name, handle);
+    Scalar by = call.scalar(alpha, b.type);
+    bool reads = !by.is(0), unit = of.has_unit_diagonal(), upper = of.fill == kUpper;
+    std::size_t of_b = add(call, b, reads ? 'b' : 'w'), of_a = call.count();
+    if (reads) unit ? add_below_diagonal(call, a, upper, 'r') : add_triangle(call, a, upper, 'r');
+    bool has_triangle = call.count() > of_a;
+    i64 skipped = unit ? (upper ? a.pitch : 1) * a.size() : 0;  // up to the first range
+    double cost = double(of.order()) * double(of.m) * double(of.n) / 2;
+    return call.submit(if_affordable(cost, [=](const library::Views& views) {
+        Complex alpha_now = by.get(views);
+        u8* triangle = has_triangle ? views[of_a] - skipped : nullptr;
+        bool on_left = of.side == kLeft, forth = (upper == (of.operation != kAsIs)) == on_left;
+        i64 n = of.order(), others = on_left ? of.n : of.m;
+        for (i64 j = 0; j < others; j++) {
+            auto at = [&](i64 i) { return on_left ? b.at(views[of_b], i, j) : b.at(views[of_b], j, i); };
+            for (i64 k = 0; k < n; k++) {
+                i64 i = forth ? k : n - 1 - k;
+                Complex sum = alpha_now == 0.0 ? 0.0 : alpha_now * load(at(i), b.type);
+                for (i64 l = forth ? 0 : i + 1; alpha_now != 0.0 && l < (forth ? i : n); l++)
+                    sum -= (on_left ? a.get(triangle, of.operation, i, l) : a.get(triangle, of.operation, l, i)) *
+                           load(at(l), b.type);
+                if (alpha_now != 0.0 && !unit) sum /= a.get(triangle, of.operation, i, i);
+                store(at(i), b.type, sum);
+            }
+        }
+    }));
+}
+
+// C = diag(x) A or A diag(x), in place too
+Status dgmm(const char* name, Handle* handle, int side, Matrix a, Vector x, Matrix c) {
+    if (!handle) return kNotInitialized;
+    if ((side != kLeft && side != kRight) || !a.is_right() || !c.is_right()) return kInvalidValue;
+    if (!c.rows || !c.columns) return kSuccess;
+    x.count = side == kLeft ? c.rows : c.columns;
+    Call call(name, handle);
+    std::size_t of_a = add(call, a, 'r'), of_x = add(call, x, 'r'), of_c = add(call, c, 'w');
+    return call.submit(if_affordable(double(c.rows) * double(c.columns), [=](const library::Views& views) {
+        for (i64 j = 0; j < c.columns; j++)
+            for (i64 i = 0; i < c.rows; i++)
+                store(c.at(views[of_c], i, j), c.type,
+                      a.get(views[of_a], i, j) * x.get(views[of_x], side == kLeft ? i : j));
     }));
 }
 
@@ -329,6 +387,15 @@ using namespace cublas;
     CUBLAS Status cublas##letter##geam(Handle* h, int of_a, int of_b, int m, int n, const void* alpha, const void* a, \
                                        int lda, const void* beta, const void* b, int ldb, void* c, int ldc) { \
         return geam(__func__, h, {of_a, alpha, a, lda}, {of_b, beta, b, ldb}, {c, type, m, n, ldc}); \
+    } \
+    CUBLAS Status cublas##letter##trsm_v2(Handle* h, int side, int fill, int operation, int diagonal, int m, int n, \
+                                          const void* alpha, const void* a, int lda, void* b, int ldb) { \
+        return trsm("cublas" #letter "trsm", h, {side, fill, operation, diagonal, m, n}, alpha, a, lda, \
+                    {b, type, m, n, ldb}); \
+    } \
+    CUBLAS Status cublas##letter##dgmm(Handle* h, int side, int m, int n, const void* a, int lda, const void* x, \
+                                       int incx, void* c, int ldc) { \
+        return dgmm(__func__, h, side, {a, type, m, n, lda}, {x, type, 0, incx}, {c, type, m, n, ldc}); \
     } \
     CUBLAS Status cublas##letter##syrk_v2(Handle* h, int fill, int operation, int n, int k, const void* alpha, \
                                           const void* a, int lda, const void* beta, void* c, int ldc) { \

@@ -270,7 +270,7 @@ ok(gemm(x, y, z))
 
 
 @pytest.mark.parametrize(("library", "name"), [
-    ("libcublas.so.12", "cublasStrsm_v2"), ("libcublas.so.13", "cublasStrsm_v2"),
+    ("libcublas.so.12", "cublasStrmm_v2"), ("libcublas.so.13", "cublasStrmm_v2"),
     ("libcublasLt.so.12", "cublasLtMatmul"), ("libcublasLt.so.13", "cublasLtMatmul"),
     ("libcurand.so.10", "curandGetDirectionVectors32")])
 def test_what_is_missing_is_named_at_the_end(checked, library, name):

@@ -102,6 +102,37 @@ def a_batch_of_products(library: Library) -> None:
     assert list(c[:18]) == [2, 2, 2, 2, 1, 1] * 3
 
 
+def equations_of_a_triangle(library: Library) -> None:
+    """Of a unit one its diagonal is not read."""
+    for diagonal in (0, 1):
+        a, b = numpy.array([2, 3, 9, 4], "f4"), numpy.array([2, 7], "f4")
+        column, below = a[2:], a[1:]
+        library.ok("cublasStrsm_v2", library.handle, 0, 0, 0, diagonal, 2, 1, byref(c_float(1)), pointer(a), 2,
+                   pointer(b), 2)
+        read = [("below", 4, 1, 4, "r")] if diagonal else [("a", 8, 1, 8, "r"), ("elsewhere", 4, 1, 4, "r")]
+        assert library.newest(a=a, b=b, column=column, below=below) == (
+            "cublasStrsm", STREAM, [("b", 8, 1, 8, "b"), *read])
+        assert list(b) == ([2, 1] if diagonal else [1, 1])
+
+
+def equations_of_an_upper_triangle(library: Library) -> None:
+    """They are solved from the end."""
+    a, b = numpy.array([2, 9, 3, 4], "f4"), numpy.array([7, 4], "f4")
+    column = a[2:]
+    library.ok("cublasStrsm_v2", library.handle, 0, 1, 0, 0, 2, 1, byref(c_float(1)), pointer(a), 2, pointer(b), 2)
+    assert library.newest(a=a, b=b, column=column) == (
+        "cublasStrsm", STREAM, [("b", 8, 1, 8, "b"), ("a", 4, 1, 4, "r"), ("column", 8, 1, 8, "r")])
+    assert list(b) == [2, 1]
+
+
+def a_product_with_a_diagonal(library: Library) -> None:
+    a, x, c = numpy.array([1, 2, 3, 4], "f4"), numpy.array([5, 0, 6], "f4"), numpy.zeros(4, "f4")
+    library.ok("cublasSdgmm", library.handle, 1, 2, 2, pointer(a), 2, pointer(x), 2, pointer(c), 2)
+    assert library.newest(a=a, x=x, c=c) == ("cublasSdgmm", STREAM, [
+        ("a", 8, 2, 8, "r"), ("x", 4, 2, 8, "r"), ("c", 8, 2, 8, "w")])
+    assert list(c) == [5, 10, 18, 24]
+
+
 def sorting(library: Library) -> None:
     data = numpy.array([3, 1, 2, 9, 8, 7], "f4")
     library.ok("xlogmem_sort", c_char(b"f"), pointer(data), c_uint64(2), c_uint64(3), c_void_p(STREAM))
@@ -217,7 +248,8 @@ def a_triangle(library: Library) -> None:
 
 CALLS: list[Callable[[Library], None]] = [
     numbers_follow_from_the_seed, numbers_follow_from_the_offset, a_product, a_product_that_is_added,
-    a_product_with_a_transposed_matrix, a_batch_of_products, a_transform_to_complex_numbers,
+    a_product_with_a_transposed_matrix, a_batch_of_products, equations_of_a_triangle,
+    equations_of_an_upper_triangle, a_product_with_a_diagonal, a_transform_to_complex_numbers,
     a_transform_to_real_numbers, a_transform_in_its_place, transforms_with_a_work_area, equations,
     values_and_vectors, a_triangle, sorting, sorting_by_keys]
 
