@@ -1,149 +1,51 @@
-// The functions, by what they touch: see solver.hpp.
-#include "solver.hpp"
-
-#include <algorithm>
-#include <cstring>
+// The functions of one type each, by what they touch: see solver.hpp.
+#include "call.hpp"
 
 namespace cusolver {
 
-namespace {
-
-constexpr double kAffordable = 2e9;  // multiplications of all calls: a CPU takes seconds for them
-constexpr i64 kMostRows = 256;
-
-// A matrix in the device's memory.
-struct Place {
-    const void* first;
-    Type type;
-    i64 rows, columns, pitch;
-
-    bool is_right() const { return rows >= 0 && columns >= 0 && pitch >= std::max<i64>(rows, 1); }
-};
-
-template <class T>
-Complex load_parts(const unsigned char* at, bool is_complex) {
-    T parts[2] = {};
-    memcpy(parts, at, is_complex ? sizeof parts : sizeof(T));
-    return {double(parts[0]), double(parts[1])};
-}
-template <class T>
-void store_parts(unsigned char* at, bool is_complex, const Complex& number) {
-    T parts[2] = {T(number.real()), T(number.imag())};
-    memcpy(at, parts, is_complex ? sizeof parts : sizeof(T));
-}
-
-Matrix load(const unsigned char* at, const Place& place) {
-    Matrix made(place.rows, place.columns);
-    for (i64 j = 0; j < place.columns; j++)
-        for (i64 i = 0; i < place.rows; i++) {
-            const unsigned char* one = at + u64(j * place.pitch + i) * size_of(place.type);
-            made(i, j) = (place.type & 1 ? load_parts<double> : load_parts<float>)(one, is_complex(place.type));
-        }
-    return made;
-}
-
-// `part(i, j)` chooses what is written.
-template <class Part>
-void store(unsigned char* at, const Place& place, const Matrix& numbers, Part&& part) {
-    for (i64 j = 0; j < place.columns; j++)
-        for (i64 i = 0; i < place.rows; i++) {
-            if (!part(i, j)) continue;
-            unsigned char* one = at + u64(j * place.pitch + i) * size_of(place.type);
-            (place.type & 1 ? store_parts<double> : store_parts<float>)(one, is_complex(place.type), numbers(i, j));
-        }
-}
-void store(unsigned char* at, const Place& place, const Matrix& numbers) {
-    store(at, place, numbers, [](i64, i64) { return true; });
-}
-
-template <class Number>
-Matrix column_of(const std::vector<Number>& numbers) {
-    Matrix made(i64(numbers.size()), 1);
-    std::copy(numbers.begin(), numbers.end(), made.numbers.begin());
-    return made;
-}
-
-// One call. Each part has the number of its view, from 0 on; the last ones are the work area and the result.
-class Call {
-  public:
-    Call(const char* name, const Handle* handle) : call_{name, handle->stream, {}, {}, false} {}
-
-    std::size_t add(const Place& place, char use) {
-        return add({reinterpret_cast<u64>(place.first), u64(place.rows) * size_of(place.type), u64(place.columns),
-                    u64(place.pitch) * size_of(place.type), use});
-    }
-    // Of a large one the diagonal alone counts.
-    std::size_t add_triangle(const Place& place, int triangle, char use) {
-        u64 size = size_of(place.type), first = reinterpret_cast<u64>(place.first), step = u64(place.pitch) * size;
-        std::size_t view = add({first, place.rows ? size : 0, u64(place.rows), step + size, use});
-        for (u64 j = 0; j < u64(place.rows) && place.rows <= kMostRows; j++) {
-            bool is_lower = triangle == kLower;
-            add({first + j * step + (is_lower ? j * size : 0), (is_lower ? u64(place.rows) - j : j + 1) * size, 1, 0,
-                 use});
-        }
-        return view;
-    }
-    std::size_t add(const void* first, u64 bytes, char use) { return add(library::extent_of(first, bytes, use)); }
-    std::size_t add(const library::Extent& extent) {
-        call_.extents.push_back(extent);
-        return call_.extents.size() - 1;
-    }
-    // With the number of its result, which is written.
-    Status submit(int* info, double cost, library::Run run) {
-        std::size_t result = add(info, sizeof *info, 'w');
-        if (library::can_afford(cost, kAffordable))
-            call_.run = [run = std::move(run), result](const library::Views& views) {
-                memset(views[result], 0, sizeof(int));
-                run(views);
-            };
-        return xsim_library_call(&call_) ? kExecutionFailed : kSuccess;
-    }
-
-  private:
-    library::Call call_;
-};
-
-double cubed(i64 m, i64 n) { return double(m) * double(n) * double(n); }
-
-Status getrf(const char* name, Handle* handle, const Place& a, const void* work, int* pivots, int* info) {
+Status getrf(const char* name, Handle* handle, const Place& a, const Area& work, const Pivots& pivots, int* info) {
     if (!handle) return kNotInitialized;
     if (!a.is_right()) return kInvalidValue;
     Call call(name, handle);
     call.add(a, 'b');
-    call.add(work, u64(a.rows * a.columns) * size_of(a.type), 'w');
-    std::size_t of_pivots = call.add(pivots, pivots ? u64(std::min(a.rows, a.columns)) * sizeof(int) : 0, 'w');
+    call.add(work, 'w');
+    std::size_t of_pivots = call.add(pivots.first, pivots.bytes(std::min(a.rows, a.columns)), 'w');
     return call.submit(info, cubed(a.rows, a.columns), [a, pivots, of_pivots](const library::Views& views) {
         Matrix made = load(views[0], a);
         std::vector<int> chosen;
         getrf(made, chosen);
         store(views[0], a, made);
-        if (pivots && !chosen.empty()) memcpy(views[of_pivots], chosen.data(), chosen.size() * sizeof(int));
+        for (std::size_t i = 0; pivots.first && i < chosen.size(); i++) {
+            i64 pivot = chosen[i];
+            memcpy(views[of_pivots] + i * pivots.size, &pivot, pivots.size);  // the lower bytes come first
+        }
     });
 }
 
-Status getrs(const char* name, Handle* handle, int operation, const Place& a, const int* pivots, const Place& b,
+Status getrs(const char* name, Handle* handle, int operation, const Place& a, const Pivots& pivots, const Place& b,
              int* info) {
     if (!handle) return kNotInitialized;
     if (!a.is_right() || !b.is_right() || operation < 0 || operation > 2) return kInvalidValue;
     Call call(name, handle);
     call.add(a, 'r');
     call.add(b, 'b');
-    call.add(pivots, pivots ? u64(a.rows) * sizeof(int) : 0, 'r');
+    call.add(pivots.first, pivots.bytes(a.rows), 'r');
     return call.submit(info, cubed(b.columns, a.rows), [=](const library::Views& views) {
         std::vector<int> chosen(std::size_t(a.rows), 0);
-        if (pivots && a.rows) memcpy(chosen.data(), views[2], chosen.size() * sizeof(int));
+        for (std::size_t i = 0; pivots.first && i < chosen.size(); i++)
+            memcpy(&chosen[i], views[2] + i * pivots.size, sizeof(int));
         Matrix made = load(views[1], b);
         getrs(load(views[0], a), chosen, operation, made);
         store(views[1], b, made);
     });
 }
 
-Status potrf(const char* name, Handle* handle, int triangle, const Place& a, const void* work, int count, int* info) {
+Status potrf(const char* name, Handle* handle, int triangle, const Place& a, const Area& work, int* info) {
     if (!handle) return kNotInitialized;
-    if (!a.is_right() || count < 0 || (triangle != kLower && triangle != kUpper)) return kInvalidValue;
+    if (!a.is_right() || !is_triangle(triangle)) return kInvalidValue;
     Call call(name, handle);
     call.add_triangle(a, triangle, 'b');
-    call.add(work, u64(count) * size_of(a.type), 'w');
+    call.add(work, 'w');
     return call.submit(info, cubed(a.rows, a.rows), [a, triangle](const library::Views& views) {
         Matrix made = load(views[0], a);
         potrf(made, triangle);
@@ -153,7 +55,7 @@ Status potrf(const char* name, Handle* handle, int triangle, const Place& a, con
 
 Status potrs(const char* name, Handle* handle, int triangle, const Place& a, const Place& b, int* info) {
     if (!handle) return kNotInitialized;
-    if (!a.is_right() || !b.is_right() || (triangle != kLower && triangle != kUpper)) return kInvalidValue;
+    if (!a.is_right() || !b.is_right() || !is_triangle(triangle)) return kInvalidValue;
     Call call(name, handle);
     std::size_t of_b = call.add(b, 'b'), of_a = call.add_triangle(a, triangle, 'r');
     return call.submit(info, cubed(b.columns, a.rows), [=](const library::Views& views) {
@@ -163,15 +65,14 @@ Status potrs(const char* name, Handle* handle, int triangle, const Place& a, con
     });
 }
 
-Status geqrf(const char* name, Handle* handle, const Place& a, const void* factors, const void* work, int count,
-             int* info) {
+Status geqrf(const char* name, Handle* handle, const Place& a, const void* factors, const Area& work, int* info) {
     if (!handle) return kNotInitialized;
-    if (!a.is_right() || count < 0) return kInvalidValue;
+    if (!a.is_right()) return kInvalidValue;
     Call call(name, handle);
     i64 made_factors = std::min(a.rows, a.columns);
     call.add(a, 'b');
     call.add(factors, u64(made_factors) * size_of(a.type), 'w');
-    call.add(work, u64(count) * size_of(a.type), 'w');
+    call.add(work, 'w');
     return call.submit(info, cubed(a.rows, a.columns), [=](const library::Views& views) {
         Matrix made = load(views[0], a);
         std::vector<Complex> chosen;
@@ -181,16 +82,15 @@ Status geqrf(const char* name, Handle* handle, const Place& a, const void* facto
     });
 }
 
-Status ungqr(const char* name, Handle* handle, i64 reflections, const Place& a, const void* factors, const void* work,
-             int count, int* info) {
+Status ungqr(const char* name, Handle* handle, i64 reflections, const Place& a, const void* factors, const Area& work,
+             int* info) {
     if (!handle) return kNotInitialized;
-    if (!a.is_right() || count < 0 || reflections < 0 || reflections > a.columns || a.columns > a.rows)
-        return kInvalidValue;
+    if (!a.is_right() || reflections < 0 || reflections > a.columns || a.columns > a.rows) return kInvalidValue;
     Call call(name, handle);
     Place of_factors{factors, a.type, reflections, 1, std::max<i64>(reflections, 1)};
     call.add(a, 'b');
     call.add(of_factors, 'r');
-    call.add(work, u64(count) * size_of(a.type), 'w');
+    call.add(work, 'w');
     return call.submit(info, cubed(a.rows, a.columns), [a, of_factors](const library::Views& views) {
         Matrix made = load(views[0], a);
         ungqr(made, load(views[1], of_factors).numbers);
@@ -198,45 +98,69 @@ Status ungqr(const char* name, Handle* handle, i64 reflections, const Place& a, 
     });
 }
 
-// Both sizes are bytes.
-Status heevd(const char* name, Handle* handle, int with_vectors, int triangle, const Place& a, const void* values,
-             const void* work, u64 bytes, int* info) {
+// C = op(Q) C or C op(Q), with the reflections of Q in the columns of `a`
+Status unmqr(const char* name, Handle* handle, int side, int operation, i64 reflections, Place a, const void* factors,
+             const Place& c, const Area& work, int* info) {
     if (!handle) return kNotInitialized;
-    if (!a.is_right() || (triangle != kLower && triangle != kUpper) || (with_vectors & ~1)) return kInvalidValue;
+    bool on_left = side == 0, is_adjoint = operation != 0;
+    a.rows = on_left ? c.rows : c.columns;
+    a.columns = reflections;
+    bool has_modes = !(side & ~1) && (operation == 0 || operation == 2 || (operation == 1 && !is_complex(a.type)));
+    if (!has_modes || !a.is_right() || !c.is_right() || reflections > a.rows) return kInvalidValue;
     Call call(name, handle);
-    Place of_values{values, real_of(a.type), a.rows, 1, std::max<i64>(a.rows, 1)};
-    call.add(a, 'b');  // without vectors its contents are destroyed
-    call.add(of_values, 'w');
-    call.add(work, bytes, 'w');
-    return call.submit(info, 20 * cubed(a.rows, a.rows), [=](const library::Views& views) {
-        Matrix made = hermitian(load(views[0], a), triangle);
-        std::vector<double> found;
-        heevd(made, found);
-        if (with_vectors) store(views[0], a, made);
-        store(views[1], of_values, column_of(found));
+    Place of_factors{factors, a.type, reflections, 1, std::max<i64>(reflections, 1)};
+    std::size_t of_c = call.add(c, 'b'), of_a = call.add(a, 'r'), at_factors = call.add(of_factors, 'r');
+    call.add(work, 'w');
+    double cost = 2 * double(c.rows) * double(c.columns) * double(reflections);
+    return call.submit(info, cost, [=](const library::Views& views) {
+        Matrix made = load(views[of_c], c);
+        std::vector<Complex> by = load(views[at_factors], of_factors).numbers;
+        if (on_left) {
+            unmqr(load(views[of_a], a), by, is_adjoint, made);
+        } else {  // C Q is the adjoint of Q' C'
+            made = adjoint(made);
+            unmqr(load(views[of_a], a), by, !is_adjoint, made);
+            made = adjoint(made);
+        }
+        store(views[of_c], c, made);
     });
 }
 
-// Where the vectors of one side go: 'A' all, 'S' as many as there are values, 'O' in place of the matrix, 'N' nowhere.
-struct Side {
-    signed char job;
-    Place place;
-
-    bool is_written() const { return job == 'A' || job == 'S'; }
-    bool is_right() const { return job == 'N' || job == 'O' || (is_written() && place.is_right()); }
-};
+Status heevd(const char* name, Handle* handle, int with_vectors, int triangle, const Batch& a, const void* values,
+             const Area& work, int* info) {
+    if (!handle) return kNotInitialized;
+    if (!a.one.is_right() || a.count < 0 || !is_triangle(triangle) || (with_vectors & ~1)) return kInvalidValue;
+    Call call(name, handle);
+    i64 n = a.one.rows;
+    Batch of_values{{values, real_of(a.one.type), n, 1, std::max<i64>(n, 1)}, a.count, n};
+    call.add(a, 'b');  // without vectors its contents are destroyed
+    call.add(values, u64(n * a.count) * size_of(real_of(a.one.type)), 'w');
+    call.add(work, 'w');
+    return call.submit(
+        info, 20 * cubed(n, n) * double(a.count),
+        [=](const library::Views& views) {
+            for (i64 i = 0; i < a.count; i++) {
+                Matrix made = hermitian(load(a.in(views[0], i), a.one), triangle);
+                std::vector<double> found;
+                heevd(made, found);
+                if (with_vectors) store(a.in(views[0], i), a.one, made);
+                store(of_values.in(views[1], i), of_values.one, column_of(found));
+            }
+        },
+        a.count);
+}
 
 Status gesvd(const char* name, Handle* handle, const Place& a, const void* values, const Side& u, const Side& vt,
-             const void* work, int count, const void* real_work, int* info) {
+             const Area& work, const void* real_work, int* info) {
     if (!handle) return kNotInitialized;
-    bool is_right = a.is_right() && u.is_right() && vt.is_right() && a.rows >= a.columns && count >= 0;
+    bool is_right = a.is_right() && u.is_right() && vt.is_right() && a.rows >= a.columns;
     if (!is_right || (u.job == 'O' && vt.job == 'O')) return kInvalidValue;
     Call call(name, handle);
     i64 n = a.columns, of_u = u.job == 'N' ? 0 : u.job == 'A' ? a.rows : n;
     Place of_values{values, real_of(a.type), n, 1, std::max<i64>(n, 1)};
     call.add(a, 'b');  // its contents are destroyed
     call.add(of_values, 'w');
-    call.add(work, u64(count) * size_of(a.type), 'w');
+    call.add(work, 'w');
     call.add(real_work, real_work && n ? u64(n - 1) * size_of(real_of(a.type)) : 0, 'w');
     std::size_t at_u = u.is_written() ? call.add(u.place, 'w') : 0;
     std::size_t at_vt = vt.is_written() ? call.add(vt.place, 'w') : 0;
@@ -252,7 +176,6 @@ Status gesvd(const char* name, Handle* handle, const Place& a, const void* value
     });
 }
 
-// In elements; more than nothing, so that programs can allocate it.
 Status size_of_work(Handle* handle, i64 m, i64 n, int* count) {
     if (!handle) return kNotInitialized;
     if (m < 0 || n < 0 || !count) return kInvalidValue;
@@ -260,29 +183,30 @@ Status size_of_work(Handle* handle, i64 m, i64 n, int* count) {
     return kSuccess;
 }
 
-}  // namespace
-
 }  // namespace cusolver
 
 using namespace cusolver;
 
 #define DENSE(name) CUSOLVER Status cusolverDn##name
-#define FUNCTIONS(letter, gqr, evd, type) \
+#define FUNCTIONS(letter, gqr, mqr, evd, type) \
     DENSE(letter##getrf_bufferSize)(Handle * handle, int m, int n, void*, int, int* count) { \
         return size_of_work(handle, m, n, count); \
     } \
     DENSE(letter##getrf)(Handle * handle, int m, int n, void* a, int lda, void* work, int* pivots, int* info) { \
-        return getrf(__func__, handle, {a, type, m, n, lda}, work, pivots, info); \
+        return getrf(__func__, handle, {a, type, m, n, lda}, {work, u64(m) * u64(n) * size_of(type)}, \
+                     {pivots, sizeof *pivots}, info); \
     } \
     DENSE(letter##getrs)(Handle * handle, int operation, int n, int count, const void* a, int lda, const int* pivots, \
                          void* b, int ldb, int* info) { \
-        return getrs(__func__, handle, operation, {a, type, n, n, lda}, pivots, {b, type, n, count, ldb}, info); \
+        return getrs(__func__, handle, operation, {a, type, n, n, lda}, {pivots, sizeof *pivots}, \
+                     {b, type, n, count, ldb}, info); \
     } \
     DENSE(letter##potrf_bufferSize)(Handle * handle, int, int n, void*, int, int* count) { \
         return size_of_work(handle, n, n, count); \
     } \
     DENSE(letter##potrf)(Handle * handle, int triangle, int n, void* a, int lda, void* work, int count, int* info) { \
-        return potrf(__func__, handle, triangle, {a, type, n, n, lda}, work, count, info); \
+        if (count < 0) return kInvalidValue; \
+        return potrf(__func__, handle, triangle, {a, type, n, n, lda}, {work, u64(count) * size_of(type)}, info); \
     } \
     DENSE(letter##potrs)(Handle * handle, int triangle, int n, int count, const void* a, int lda, void* b, int ldb, \
                          int* info) { \
@@ -293,14 +217,26 @@ using namespace cusolver;
     } \
     DENSE(letter##geqrf)(Handle * handle, int m, int n, void* a, int lda, void* factors, void* work, int count, \
                          int* info) { \
-        return geqrf(__func__, handle, {a, type, m, n, lda}, factors, work, count, info); \
+        if (count < 0) return kInvalidValue; \
+        return geqrf(__func__, handle, {a, type, m, n, lda}, factors, {work, u64(count) * size_of(type)}, info); \
     } \
     DENSE(letter##gqr##_bufferSize)(Handle * handle, int m, int n, int, const void*, int, const void*, int* count) { \
         return size_of_work(handle, m, n, count); \
     } \
     DENSE(letter##gqr)(Handle * handle, int m, int n, int k, void* a, int lda, const void* factors, void* work, \
                        int count, int* info) { \
-        return ungqr(__func__, handle, k, {a, type, m, n, lda}, factors, work, count, info); \
+        if (count < 0) return kInvalidValue; \
+        return ungqr(__func__, handle, k, {a, type, m, n, lda}, factors, {work, u64(count) * size_of(type)}, info); \
+    } \
+    DENSE(letter##mqr##_bufferSize)(Handle * handle, int, int, int m, int n, int, const void*, int, const void*, \
+                                    const void*, int, int* count) { \
+        return size_of_work(handle, m, n, count); \
+    } \
+    DENSE(letter##mqr)(Handle * handle, int side, int operation, int m, int n, int k, const void* a, int lda, \
+                       const void* factors, void* c, int ldc, void* work, int count, int* info) { \
+        if (count < 0) return kInvalidValue; \
+        return unmqr(__func__, handle, side, operation, k, {a, type, 0, 0, lda}, factors, {c, type, m, n, ldc}, \
+                     {work, u64(count) * size_of(type)}, info); \
     } \
     DENSE(letter##evd##_bufferSize)(Handle * handle, int, int, int n, const void*, int, const void*, int* count) { \
         return size_of_work(handle, n, n, count); \
@@ -308,8 +244,8 @@ using namespace cusolver;
     DENSE(letter##evd)(Handle * handle, int with_vectors, int triangle, int n, void* a, int lda, void* values, \
                        void* work, int count, int* info) { \
         if (count < 0) return kInvalidValue; \
-        return heevd(__func__, handle, with_vectors, triangle, {a, type, n, n, lda}, values, work, \
-                     u64(count) * size_of(type), info); \
+        return heevd(__func__, handle, with_vectors, triangle, {{a, type, n, n, lda}, 1, 0}, values, \
+                     {work, u64(count) * size_of(type)}, info); \
     } \
     DENSE(letter##gesvd_bufferSize)(Handle * handle, int m, int n, int* count) { \
         return size_of_work(handle, m, n, count); \
@@ -317,26 +253,11 @@ using namespace cusolver;
     DENSE(letter##gesvd)(Handle * handle, signed char job_u, signed char job_vt, int m, int n, void* a, int lda, \
                          void* values, void* u, int ldu, void* vt, int ldvt, void* work, int count, void* real_work, \
                          int* info) { \
+        if (count < 0) return kInvalidValue; \
         return gesvd(__func__, handle, {a, type, m, n, lda}, values, {job_u, {u, type, m, job_u == 'A' ? m : n, ldu}}, \
-                     {job_vt, {vt, type, n, n, ldvt}}, work, count, real_work, info); \
+                     {job_vt, {vt, type, n, n, ldvt}}, {work, u64(count) * size_of(type)}, real_work, info); \
     }
-FUNCTIONS(S, orgqr, syevd, kFloat)
-FUNCTIONS(D, orgqr, syevd, kDouble)
-FUNCTIONS(C, ungqr, heevd, kComplexFloat)
-FUNCTIONS(Z, ungqr, heevd, kComplexDouble)
-
-DENSE(Xsyevd_bufferSize)(Handle* handle, void*, int, int, i64 n, int type, const void*, i64, int, const void*, int,
-                         std::size_t* bytes, std::size_t* on_host) {
-    int count = 0;
-    if (!is_type(type)) return kNotSupported;
-    Status refused = size_of_work(handle, n, n, &count);
-    if (refused || !bytes || !on_host) return refused ? refused : kInvalidValue;
-    *bytes = std::size_t(count) * size_of(Type(type));
-    *on_host = 0;
-    return kSuccess;
-}
-DENSE(Xsyevd)(Handle* handle, void*, int with_vectors, int triangle, i64 n, int type, void* a, i64 lda, int,
-              void* values, int, void* work, std::size_t bytes, void*, std::size_t, int* info) {
-    if (!is_type(type)) return kNotSupported;
-    return heevd(__func__, handle, with_vectors, triangle, {a, Type(type), n, n, lda}, values, work, bytes, info);
-}
+FUNCTIONS(S, orgqr, ormqr, syevd, kFloat)
+FUNCTIONS(D, orgqr, ormqr, syevd, kDouble)
+FUNCTIONS(C, ungqr, unmqr, heevd, kComplexFloat)
+FUNCTIONS(Z, ungqr, unmqr, heevd, kComplexDouble)

@@ -186,6 +186,22 @@ void ungqr(Matrix& a, const std::vector<Complex>& factors) {
     a = made;
 }
 
+void unmqr(const Matrix& a, const std::vector<Complex>& factors, bool adjoint, Matrix& c) {
+    i64 count = i64(factors.size());
+    for (i64 i = 0; i < count; i++) {
+        i64 k = adjoint ? i : count - 1 - i;
+        Complex factor = factors[std::size_t(k)];
+        reflect(c, a, k, adjoint ? std::conj(factor) : factor, 0);
+    }
+}
+
+Matrix adjoint(const Matrix& a) {
+    Matrix made(a.columns, a.rows);
+    for (i64 j = 0; j < a.columns; j++)
+        for (i64 i = 0; i < a.rows; i++) made(j, i) = std::conj(a(i, j));
+    return made;
+}
+
 void heevd(Matrix& a, std::vector<double>& values) {
     i64 n = a.rows;
     Matrix vectors = identity(n, n);
@@ -246,6 +262,27 @@ void gesvd(const Matrix& given, Matrix& u, std::vector<double>& values, Matrix& 
         for (i64 i = 0; i < a.rows && rank > j; i++) u(i, j) = a(i, from) / length(from);
     }
     complete(u, rank);
+}
+
+void svd(const Matrix& a, Matrix& u, std::vector<double>& values, Matrix& v) {
+    if (a.rows < a.columns) return svd(adjoint(a), v, values, u);
+    Matrix vt(a.columns, a.columns);
+    gesvd(a, u, values, vt);
+    Matrix found = adjoint(vt);
+    for (i64 j = 0; j < v.columns; j++)
+        for (i64 i = 0; i < v.rows; i++) v(i, j) = found(i, j);
+}
+
+double residual(const Matrix& a, const Matrix& u, const std::vector<double>& values, const Matrix& v) {
+    double sum = 0;
+    i64 count = std::min({i64(values.size()), u.columns, v.columns});
+    for (i64 j = 0; j < a.columns; j++)
+        for (i64 i = 0; i < a.rows; i++) {
+            Complex left = a(i, j);
+            for (i64 k = 0; k < count; k++) left -= u(i, k) * values[std::size_t(k)] * std::conj(v(j, k));
+            sum += std::norm(left);
+        }
+    return std::sqrt(sum);
 }
 
 }  // namespace cusolver

@@ -63,8 +63,15 @@ void potrf(Matrix& a, int triangle);
 void potrs(const Matrix& a, int triangle, Matrix& b);
 void geqrf(Matrix& a, std::vector<Complex>& factors);
 void ungqr(Matrix& a, const std::vector<Complex>& factors);
+// C = Q C, or with the adjoint of Q
+void unmqr(const Matrix& a, const std::vector<Complex>& factors, bool adjoint, Matrix& c);
+Matrix adjoint(const Matrix& a);
 void heevd(Matrix& a, std::vector<double>& values);  // the vectors are left in the matrix
 // Of a matrix with at least as many rows as columns. `u` gets as many columns as it has.
 void gesvd(const Matrix& a, Matrix& u, std::vector<double>& values, Matrix& vt);
+// Of any matrix; `u` and `v` get as many columns as they have.
+void svd(const Matrix& a, Matrix& u, std::vector<double>& values, Matrix& v);
+// The length of A - U S V'.
+double residual(const Matrix& a, const Matrix& u, const std::vector<double>& values, const Matrix& v);
 
 }  // namespace cusolver

@@ -3,40 +3,9 @@ from __future__ import annotations
 
 import pytest
 from checked_libraries import check_wait_and_repair, check_wait_and_repair_in_cupy, needs
-from closed_libraries import BEGIN
-
-import xlogmem.check.cudart
+from closed_libraries import SOLVER as BEGIN
 
 pytestmark = pytest.mark.simulator
-VERSION = xlogmem.check.cudart._usual_major() - 1
-BEGIN += f"""
-solver = ctypes.CDLL("libcusolver.so.{VERSION}")
-""" + """
-CODES = {"S": "f", "D": "d", "C": "F", "Z": "D"}
-rng = numpy.random.default_rng(0)
-of_solver, info, room = c_void_p(), device(numpy.full(1, 7, "i4")), c_int()
-ok(solver.cusolverDnCreate(byref(of_solver)))
-
-def random(shape, dtype):
-    array = rng.standard_normal(shape)
-    array = array + 1j * rng.standard_normal(shape) if dtype in "FD" else array
-    return numpy.asfortranarray(array.astype(dtype))
-
-def work(name, dtype, *arguments):
-    ok(getattr(solver, f"cusolverDn{name}_bufferSize")(of_solver, *arguments, byref(room)))
-    return device(numpy.zeros(room.value, dtype)), room.value
-
-def run(name, *arguments):
-    ok(getattr(solver, "cusolverDn" + name)(of_solver, *arguments))
-
-def got(p, like):
-    ok(driver.cuCtxSynchronize())
-    assert host(info, numpy.zeros(1, "i4")) == 0
-    return host(p, like)
-
-def close(one, other):
-    assert numpy.allclose(one, other, rtol=1e-3, atol=1e-3), abs(one - other).max()
-"""
 LU = """
 A = random((8, 8), "f")
 p, q, pivots = device(A), device(A), device(numpy.zeros(8, "i4"))
@@ -178,7 +147,7 @@ for part in range(3):
 
 
 @pytest.mark.parametrize(("library", "name"), [
-    ("libcusolver.so.11", "cusolverDnSgesvdj"), ("libcusolver.so.12", "cusolverDnSgesvdj"),
+    ("libcusolver.so.11", "cusolverDnXgeev"), ("libcusolver.so.12", "cusolverDnXgeev"),
     ("libcusparse.so.12", "cusparseSpMV")])
 def test_what_is_missing_is_named_at_the_end(checked, library, name):
     run = checked(BEGIN + f"ok(ctypes.CDLL({library!r}).{name}())")

@@ -54,3 +54,32 @@ def gemm(p, q, r, m=8, n=8, k=8, ldc=8, beta=0):
 ones = numpy.ones(64, "f4")
 x, y, z = device(ones), device(ones), device(ones)
 """.replace("MAJOR", str(xlogmem.check.cudart._usual_major()))
+# ... and cuSOLVER.
+SOLVER = BEGIN + f"""
+solver = ctypes.CDLL("libcusolver.so.{xlogmem.check.cudart._usual_major() - 1}")
+""" + """
+CODES = {"S": "f", "D": "d", "C": "F", "Z": "D"}
+rng = numpy.random.default_rng(0)
+of_solver, info, room = c_void_p(), device(numpy.full(1, 7, "i4")), c_int()
+ok(solver.cusolverDnCreate(byref(of_solver)))
+
+def random(shape, dtype):
+    array = rng.standard_normal(shape)
+    array = array + 1j * rng.standard_normal(shape) if dtype in "FD" else array
+    return numpy.asfortranarray(array.astype(dtype))
+
+def work(name, dtype, *arguments):
+    ok(getattr(solver, f"cusolverDn{name}_bufferSize")(of_solver, *arguments, byref(room)))
+    return device(numpy.zeros(room.value, dtype)), room.value
+
+def run(name, *arguments):
+    ok(getattr(solver, "cusolverDn" + name)(of_solver, *arguments))
+
+def got(p, like):
+    ok(driver.cuCtxSynchronize())
+    assert host(info, numpy.zeros(1, "i4")) == 0
+    return host(p, like)
+
+def close(one, other):
+    assert numpy.allclose(one, other, rtol=1e-3, atol=1e-3), abs(one - other).max()
+"""

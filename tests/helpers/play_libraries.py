@@ -246,12 +246,63 @@ def a_triangle(library: Library) -> None:
     assert list(a) == [2, 9, 1, 2]
 
 
+def equations_of_any_type(library: Library) -> None:
+    a, b, area, pivots, info = random(4), random(2), random(4), numpy.zeros(2, "i8"), numpy.ones(1, "i4")
+    matrix, right, handle = a.reshape(2, 2).T.copy(), b.copy(), solver_of(library)
+    two = c_longlong(2)
+    library.ok("cusolverDnXgetrf", handle, None, two, two, 0, pointer(a), two, pointer(pivots), 0, pointer(area),
+               c_size_t(16), None, c_size_t(0), pointer(info))
+    assert library.newest(a=a, area=area, pivots=pivots, info=info) == ("cusolverDnXgetrf", STREAM, [
+        ("a", 8, 2, 8, "b"), ("area", 16, 1, 16, "w"), ("pivots", 16, 1, 16, "w"), ("info", 4, 1, 4, "w")])
+    library.ok("cusolverDnXgetrs", handle, None, 0, two, c_longlong(1), 0, pointer(a), two, pointer(pivots), 0,
+               pointer(b), two, pointer(info))
+    assert numpy.allclose(matrix @ b, right, atol=1e-4)
+
+
+def products_with_reflections(library: Library) -> None:
+    """Q R is the matrix."""
+    a, tau, area, info = random(9), numpy.zeros(3, "f4"), random(9), numpy.ones(1, "i4")
+    matrix, handle = a.reshape(3, 3).T.copy(), solver_of(library)
+    library.ok("cusolverDnSgeqrf", handle, 3, 3, pointer(a), 3, pointer(tau), pointer(area), 9, pointer(info))
+    c = numpy.triu(a.reshape(3, 3).T).T.copy()
+    library.ok("cusolverDnSormqr", handle, 0, 0, 3, 3, 3, pointer(a), 3, pointer(tau), pointer(c), 3, pointer(area), 9,
+               pointer(info))
+    assert library.newest(a=a, tau=tau, c=c, area=area, info=info) == ("cusolverDnSormqr", STREAM, [
+        ("c", 12, 3, 12, "b"), ("a", 12, 3, 12, "r"), ("tau", 12, 1, 12, "r"), ("area", 36, 1, 36, "w"),
+        ("info", 4, 1, 4, "w")])
+    assert numpy.allclose(c.T, matrix, atol=1e-4)
+
+
+def values_of_a_batch(library: Library) -> None:
+    a, area, infos, parameters = random(8), random(8), numpy.ones(2, "i4"), c_void_p()
+    values, u, v = numpy.zeros(4, "f4"), numpy.zeros(8, "f4"), numpy.zeros(8, "f4")
+    expected = numpy.linalg.svd(a.reshape(2, 2, 2), compute_uv=False)
+    library.ok("cusolverDnCreateGesvdjInfo", byref(parameters))
+    library.ok("cusolverDnSgesvdjBatched", solver_of(library), 1, 2, 2, pointer(a), 2, pointer(values), pointer(u), 2,
+               pointer(v), 2, pointer(area), 8, pointer(infos), parameters, 2)
+    assert library.newest(a=a, values=values, u=u, v=v, area=area, infos=infos) == (
+        "cusolverDnSgesvdjBatched", STREAM, [
+            ("a", 8, 4, 8, "b"), ("values", 8, 2, 8, "w"), ("u", 8, 4, 8, "w"), ("v", 8, 4, 8, "w"),
+            ("area", 32, 1, 32, "w"), ("infos", 8, 1, 8, "w")])
+    assert numpy.allclose(values.reshape(2, 2), expected, atol=1e-4)
+    assert list(infos) == [0, 0]
+
+
+def factors_of_a_batch(library: Library) -> None:
+    pointers, infos = numpy.zeros(3, "u8"), numpy.ones(3, "i4")
+    library.ok("cusolverDnSpotrfBatched", solver_of(library), 0, 2, pointer(pointers), 2, pointer(infos), 3)
+    assert library.newest(pointers=pointers, infos=infos) == ("cusolverDnSpotrfBatched", STREAM, [
+        ("pointers", 24, 1, 24, "r"), ("infos", 12, 1, 12, "w")])
+    assert list(infos) == [0, 0, 0]
+
+
 CALLS: list[Callable[[Library], None]] = [
     numbers_follow_from_the_seed, numbers_follow_from_the_offset, a_product, a_product_that_is_added,
     a_product_with_a_transposed_matrix, a_batch_of_products, equations_of_a_triangle,
     equations_of_an_upper_triangle, a_product_with_a_diagonal, a_transform_to_complex_numbers,
     a_transform_to_real_numbers, a_transform_in_its_place, transforms_with_a_work_area, equations,
-    values_and_vectors, a_triangle, sorting, sorting_by_keys]
+    values_and_vectors, a_triangle, equations_of_any_type, products_with_reflections, values_of_a_batch,
+    factors_of_a_batch, sorting, sorting_by_keys]
 
 
 def wrong(path: str) -> list[str]:
