@@ -214,7 +214,7 @@ setup(ext_modules=[*modules, *rmm_binding(), simulator, preloaded(), simulated_r
                    simulated_runtime(13, driver), plain_runtime(12), plain_runtime(13),
                    simulated_library("_curand", "libcurand", "curand", 10, driver),
                    simulated_library("_thrust", "libxlogmem_thrust", "thrust", 1, driver),
-                   simulated_library("_cusparse", "libcusparse", "cusparse", 12, driver),
+                   simulated_library("_cusparse", "libcusparse", "cusparse", 12, driver, "-O2"),
                    *(simulated_library(f"_{name}", f"lib{name}", name, version, driver, "-O2")
                      for name in ("cufft", "cusolver") for version in (11, 12)),
                    *(made for major in (12, 13) for made in (

@@ -1,5 +1,5 @@
-// Calls of libraries that are simulated (cuRAND, cuBLAS, cuFFT, cuSOLVER, Thrust), as the simulated driver takes them: which memory a
-// call reads and writes on which stream, and a function that does it.
+// Calls of libraries that are simulated (cuRAND, cuBLAS, cuFFT, cuSOLVER, cuSPARSE, Thrust), as the simulated driver takes
+// them: which memory a call reads and writes on which stream, and a function that does it.
 #pragma once
 
 #ifndef __CUDA_API_VERSION_INTERNAL

@@ -13,7 +13,7 @@ from engine_traces import HERE, compiler, defects_of, planted_texts
 from fabricated import folder_of
 from places import HELPERS, ROOT
 
-LIBRARIES = ("curand", "cublas", "cufft", "cusolver", "thrust")     # of cuBLASLt and cuSPARSE nothing is simulated
+LIBRARIES = ("curand", "cublas", "cufft", "cusolver", "cusparse", "thrust")      # of cuBLASLt nothing is simulated
 CUDA = folder_of("cuda.h", "nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime")
 DEFECTS = defects_of(HERE / "library_defects.toml")
 pytestmark = [pytest.mark.skipif(compiler() is None, reason="no C++ compiler here"),

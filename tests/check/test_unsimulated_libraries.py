@@ -4,7 +4,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from checked_libraries import line_with, needs
+from checked_libraries import line_with
 from engine_traces import compiler
 
 pytestmark = pytest.mark.simulator
@@ -58,29 +58,28 @@ except OSError:
 
 
 def test_several_of_one_place_are_one_note(checked, library):
-    library("libcusolverMg.so.11", "libcusparse.so.12")
+    library("libcusolverMg.so.11", "libcusparseLt.so.0")
     program = BEGIN + """
-for name in ("libcusparse.so.12", "libcusolverMg.so.11"):
+for name in ("libcusparseLt.so.0", "libcusolverMg.so.11"):
     ctypes.CDLL(f"./{name}")                                    # both
 """
-    text = LOADED.format("cuSPARSE and cuSOLVERMg", place(program, "# both"))
+    text = LOADED.format("cuSPARSELt and cuSOLVERMg", place(program, "# both"))
     assert checked(program).notes["notes"] == {text.replace("Mg is", "Mg are").replace(" it ", " them "): 1}
 
 
 def test_what_pytorch_loads_in_case_is_not_named(checked, library):
-    library("libcusparse.so.12")
-    source = "ctypes.CDLL('./libcusparse.so.12')"
+    library("libcusparseLt.so.0")
+    source = "ctypes.CDLL('./libcusparseLt.so.0')"
     run = checked(f"{BEGIN}\nexec(compile({source!r}, '/env/torch/__init__.py', 'exec'))\n")
     assert (run.returncode, run.notes["notes"]) == (0, {}), run.stderr
 
 
 @pytest.mark.parametrize(("error", "name"), [
-    ("RuntimeError('cuSPARSE error: CUSPARSE_STATUS_INTERNAL_ERROR')", "cuSPARSE"),
     ("RuntimeError('cuDNN error: CUDNN_STATUS_NOT_INITIALIZED')", "cuDNN"),
     ("RuntimeError('NCCL Error 1: unhandled cuda error')", "NCCL"),
-    ("ImportError('Failure finding \"libcusparse.so.12\"')", "cuSPARSE"),
+    ("ImportError('Failure finding \"libcutensor.so.2\"')", "cuTENSOR"),
     ("AttributeError(\"module 'cupy.cuda.nccl' has no attribute 'NcclCommunicator'\")", "NCCL"),
-    ("type('CuSparseError', (Exception,), {})('7')", "cuSPARSE"),
+    ("type('CuTensorError', (Exception,), {})('7')", "cuTENSOR"),
 ])
 def test_an_error_names_the_library(checked, error, name):
     program = f"{BEGIN}\nraise {error}\n"
@@ -92,7 +91,8 @@ def test_an_error_names_the_library(checked, error, name):
 @pytest.mark.parametrize("error", ["RuntimeError('no error of a library')", "OSError('libcudart.so.12')",
                                    "ValueError('nccl or gloo')", "RuntimeError('libcurand.so.10')",
                                    "RuntimeError('cuFFT error: CUFFT_INTERNAL_ERROR')",
-                                   "RuntimeError('CUSOLVER_STATUS_INTERNAL_ERROR')"])
+                                   "RuntimeError('CUSOLVER_STATUS_INTERNAL_ERROR')",
+                                   "RuntimeError('cuSPARSE error: CUSPARSE_STATUS_INTERNAL_ERROR')"])
 def test_other_errors_name_none(checked, error):
     assert checked(f"{BEGIN}\nraise {error}\n").notes["notes"] == {}
 
@@ -101,29 +101,20 @@ def test_the_binding_of_a_library_names_it(checked):
     """... which the error need not do; a file of the program's own does not."""
     source = "raise RuntimeError('initialization error')"
     for file, name in (("cupy_backends/cuda/libs/cutensor.pyx", "cuTENSOR"),
-                       ("/env/site-packages/cupyx/cusparse.py", "cuSPARSE")):
+                       ("/env/site-packages/cupyx/cutensor.py", "cuTENSOR")):
         program = f"{BEGIN}\nexec(compile({source!r}, {file!r}, 'exec'))\n"
         assert checked(program).notes["notes"] == {ENDED.format(name, place(program, "exec")): 1}
     assert checked(f"{BEGIN}\nexec(compile({source!r}, '/mine/nccl.py', 'exec'))\n").notes["notes"] == {}
 
 
 def test_a_library_that_another_one_loads_is_not_named_beside_it(checked, library):
-    library("libcusparse.so.12", "libcutensor.so.2")
+    library("libcusparseLt.so.0", "libcutensor.so.2")
     program = BEGIN + """
 ctypes.CDLL("./libcutensor.so.2")                               # before
 def use():
-    ctypes.CDLL("./libcusparse.so.12"); raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")      # at once
+    ctypes.CDLL("./libcusparseLt.so.0"); raise RuntimeError("CUDNN_STATUS_NOT_INITIALIZED")      # at once
 use()
 """
     assert checked(program).notes["notes"] == {
         ENDED.format("cuDNN", place(program, "# at once")): 1,
         LOADED.format("cuTENSOR", place(program, "# before")): 1}
-
-
-@needs("cupy", "nvidia.cuda_nvrtc")
-def test_cupys_functions_name_the_library(checked):
-    """Whether it is installed or not, and its function."""
-    program = "import cupy, cupyx.scipy.sparse\ncupyx.scipy.sparse.csr_matrix(cupy.ones((4, 4))) @ cupy.ones(4)\n"
-    library, function = (note for note in checked(program).notes["notes"] if "not simulated" in note)
-    assert library == ENDED.format("cuSPARSE", place(program, "csr_matrix"))
-    assert function.startswith("cusparse")

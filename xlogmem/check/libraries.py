@@ -20,12 +20,12 @@ from xlogmem.check.frames import Frame, place_in
 __all__ = ["notes", "watch"]
 
 # By what stands behind `lib` in their files' names; their parts have longer ones (libcudnn_ops.so.9).
-NAMES = {"cufftmp": "cuFFTMp", "cusolvermg": "cuSOLVERMg", "cusparse": "cuSPARSE",
+NAMES = {"cufftmp": "cuFFTMp", "cusolvermg": "cuSOLVERMg",
          "cusparselt": "cuSPARSELt", "cudnn": "cuDNN", "nccl": "NCCL", "cutensor": "cuTENSOR",
          "cudss": "cuDSS", "nvshmem": "NVSHMEM", "nvshmem_host": "NVSHMEM", "cufile": "cuFile", "nvjpeg": "nvJPEG"}
 ANY = "|".join(sorted(NAMES, key=len, reverse=True))
 FILE = re.compile(rf"lib({ANY})\.so\b", re.IGNORECASE)
-# In an error: CUSPARSE_STATUS_INTERNAL_ERROR, CuSparseError, `cuDNN error`, `module 'cupy.cuda.nccl'`, libnccl.so.2.
+# In an error: CUDNN_STATUS_INTERNAL_ERROR, CuTensorError, `cuDNN error`, `module 'cupy.cuda.nccl'`, libnccl.so.2.
 TEXT = re.compile(rf"\b({ANY})(?:_[A-Z]+\w*| ?error\b)|\bcupy\w*\.(?:\w+\.)*({ANY})\b|\blib({ANY})\.so\b",
                   re.IGNORECASE)
 IMPORT = re.compile(rf"^from (?:cupyx|cupy_backends|cupy)\b[\w.]* import ({ANY})\b")

@@ -1,5 +1,5 @@
 """The simulated CUDA runtime (libcudart) and libraries of NVIDIA's, C++: see `cpp/cudart/runtime.hpp`, `cpp/curand`,
-`cpp/cublas`, `cpp/cufft` and `cpp/cusolver`.  Loaded where a program is checked without a GPU."""
+`cpp/cublas`, `cpp/cufft`, `cpp/cusolver` and `cpp/cusparse`.  Loaded where a program is checked without a GPU."""
 from __future__ import annotations
 
 import ctypes

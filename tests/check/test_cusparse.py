@@ -1,0 +1,427 @@
+"""Programs that call cuSPARSE by its name, and CuPy's sparse matrices: without a GPU they get a simulated one."""
+from __future__ import annotations
+
+import pytest
+from checked_libraries import check_wait_and_repair, check_wait_and_repair_in_cupy, needs
+from closed_libraries import BEGIN
+
+pytestmark = pytest.mark.simulator
+BEGIN += """
+sparse = ctypes.CDLL("libcusparse.so.12")
+TYPES = {"f": 0, "d": 1, "F": 4, "D": 5}
+L = c_longlong
+rng = numpy.random.default_rng(0)
+of_sparse = c_void_p()
+ok(sparse.cusparseCreate(byref(of_sparse)))
+
+def run(name, *arguments):
+    ok(getattr(sparse, "cusparse" + name)(of_sparse, *arguments))
+
+def made(name, *arguments):
+    one = c_void_p()
+    ok(getattr(sparse, "cusparseCreate" + name)(byref(one), *arguments))
+    return one
+
+def random(shape, dtype):
+    array = rng.standard_normal(shape)
+    array = array + 1j * rng.standard_normal(shape) if dtype in "FD" else array
+    return numpy.asfortranarray(array.astype(dtype))
+
+def scattered(shape, dtype):
+    return numpy.asfortranarray(numpy.where(rng.random(shape) < 0.4, random(shape, dtype), 0).astype(dtype))
+
+def parts(A, format, index="i4", base=0):
+    "Its arrays: the offsets, or the rows; the indices; the values."
+    B = A.T if format == "Csc" else A
+    majors, minors = numpy.nonzero(B)
+    values = B[majors, minors]
+    if format != "Coo":
+        majors = numpy.searchsorted(majors, numpy.arange(B.shape[0] + 1))
+    return (majors + base).astype(index), (minors + base).astype(index), values
+
+def matrix(A, format="Csr", index="i4", base=0, arrays=None):
+    arrays = arrays or [device(array) for array in parts(A, format, index, base)]
+    width = 2 if index == "i4" else 3
+    widths = (width,) if format == "Coo" else (width, width)
+    count = numpy.count_nonzero(A)
+    return made(format, L(A.shape[0]), L(A.shape[1]), L(count), *arrays, *widths, base, TYPES[A.dtype.char]), arrays
+
+def dense(A, p, order=1):
+    return made("DnMat", L(A.shape[0]), L(A.shape[1]), L(A.shape[order - 1]), p, TYPES[A.dtype.char], order)
+
+def vector(p, size, dtype):
+    return made("DnVec", L(size), p, TYPES[dtype])
+
+def got(p, like):
+    ok(driver.cuCtxSynchronize())
+    return host(p, like)
+
+def close(one, other):
+    assert numpy.allclose(one, other, rtol=1e-3, atol=1e-3), abs(one - other).max()
+
+area, room, one, zero = device(numpy.zeros(256, "u1")), c_size_t(), c_float(1), c_float(0)
+"""
+# A copy on `a` writes `p`, which the call on `b` reads, or writes.
+FIRST = """
+A = scattered((8, 8), "f")
+A[0, 0] = 1
+M, (offsets, indices, values) = matrix(A)
+x8, y8, u, v = (vector(device(numpy.ones(8, "f")), 8, "f") for _ in range(4))
+D, E, F = (dense(A, device(ones)) for _ in range(3))
+target = TARGET
+size = SIZE
+if size:
+    ok(driver.cuMemsetD8Async(target.value, 0, size, a))                # the first
+wait()
+ok(sparse.cusparseSetStream(of_sparse, c_void_p(int(b))))
+"""
+NNZ = "4 * numpy.count_nonzero(A)"
+SPMV = 'run("SpMV", 0, byref(one), M, x8, byref({}), y8, 0, 0, area)'
+SECOND = {
+    "the offsets": ("write/read", "offsets", "36", SPMV.format("zero")),
+    "the indices": ("write/read", "indices", NNZ, SPMV.format("zero")),
+    "the values": ("write/read", "values", NNZ, SPMV.format("zero")),
+    "the vector": ("write/read", 'z; x8 = vector(z, 8, "f")', "32", SPMV.format("zero")),
+    "the result": ("write/write", 'z; y8 = vector(z, 8, "f")', "32", SPMV.format("zero")),
+    "the work area": ("write/write", "area", "256", SPMV.format("zero")),
+    "the factor": ("write/read", "z; ok(sparse.cusparseSetPointerMode(of_sparse, 1))", "4",
+                   'run("SpMV", 0, z, M, x8, x, y8, 0, 0, area)'),
+    "of a matrix": ("write/read", "z; E = dense(A, z)", "256",
+                    'run("SpMM", 0, 0, byref(one), M, E, byref(zero), F, 0, 0, area)'),
+    "of a product": ("write/write", "z; F = dense(A, z)", "256",
+                     'run("SpMM", 0, 0, byref(one), M, E, byref(zero), F, 0, 0, area)'),
+    "of chosen products": ("write/write", "values", NNZ,
+                           'run("SDDMM", 0, 0, byref(one), D, E, byref(zero), M, 0, 0, area)'),
+    "to a dense one": ("write/write", "z; F = dense(A, z)", "256", 'run("SparseToDense", M, F, 0, area)'),
+    "from a dense one": ("write/read", "z; F = dense(A, z)", "256", 'run("DenseToSparse_analysis", F, M, 0, area)'),
+    "to a sparse one": ("write/write", "indices", NNZ, 'run("DenseToSparse_convert", F, M, 0, area)'),
+    "to other offsets": ("write/write", "z", "36", 'run("Xcoo2csr", x, 8, 8, z, 0)'),
+    "to coordinates": ("write/read", "offsets", "36", 'run("Xcsr2coo", offsets, 8, 8, x, 0)'),
+    "a transposition": ("write/write", "z", "32",
+                        'run("Csr2cscEx2", 8, 8, 8, values, offsets, indices, x, z, y, 0, 1, 0, 1, area)'),
+    "a permutation": ("write/write", "z", "32", 'run("CreateIdentityPermutation", 8, z)'),
+    "sorted coordinates": ("write/write", "z", "32", 'run("XcoosortByRow", 8, 8, 8, x, z, y, area)'),
+    "a sorted row": ("write/read", "offsets", "36", 'run("Xcsrsort", 8, 8, 8, None, offsets, x, y, area)'),
+    "gathered numbers": ("write/read", 'z; s = made("SpVec", L(8), L(8), z, x, 2, 0, 0)', "32", 'run("Gather", x8, s)'),
+    "scattered numbers": ("write/write", 'z; s = made("SpVec", L(8), L(8), y, x, 2, 0, 0); x8 = vector(z, 8, "f")',
+                          "32", 'run("Scatter", s, x8)'),
+}
+
+
+@pytest.mark.parametrize(("pair", "target", "size", "second"), SECOND.values(), ids=SECOND)
+def test_the_missing_wait_is_found_and_its_repair_is_silent(checked, pair, target, size, second):
+    first = FIRST.replace("TARGET", target).replace("SIZE", size)
+    check_wait_and_repair(checked, f"{BEGIN}{first}{second}         # the second\n", pair)
+
+
+STEPS = """
+A = scattered((8, 8), "f") + numpy.eye(8, dtype="f")
+M, arrays = matrix(A)
+x8, y8 = (vector(p, 8, "f") for p in (x, y))
+steps = c_void_p()
+"""
+
+
+def test_equations_hold_their_work_area(checked):
+    """The solution reads and writes the area of the analysis, which the program gives once."""
+    check_wait_and_repair(checked, BEGIN + STEPS + """
+ok(sparse.cusparseSpSV_createDescr(byref(steps)))
+run("SpSV_analysis", 0, byref(one), M, x8, y8, 0, 0, steps, area)
+ok(driver.cuCtxSynchronize())
+ok(driver.cuMemsetD8Async(area.value, 0, 256, a))                       # the first
+wait()
+ok(sparse.cusparseSetStream(of_sparse, c_void_p(int(b))))
+run("SpSV_solve", 0, byref(one), M, x8, y8, 0, 0, steps)                # the second
+""", "write/write")
+
+
+def test_a_product_of_sparse_matrices_is_copied_from_its_areas(checked):
+    check_wait_and_repair(checked, BEGIN + STEPS + """
+ok(sparse.cusparseSpGEMM_createDescr(byref(steps)))
+C, _ = matrix(numpy.zeros((8, 8), "f"), arrays=[device(numpy.zeros(9, "i4")), None, None])
+factors = 0, 0, byref(one), M, M, byref(zero), C, 0, 0, steps
+areas = device(numpy.zeros(256, "u1")), device(numpy.zeros(256, "u1"))
+for name, given in zip(("workEstimation", "compute"), areas):
+    run("SpGEMM_" + name, *factors, byref(room), None)
+    assert room.value <= 256
+    run("SpGEMM_" + name, *factors, byref(room), given)
+rows, columns, count = L(), L(), L()
+ok(sparse.cusparseSpMatGetSize(C, byref(rows), byref(columns), byref(count)))
+assert (rows.value, columns.value, count.value) == (8, 8, numpy.count_nonzero(A @ A))
+result = [device(numpy.zeros(64, "i4")) for _ in range(3)]
+ok(sparse.cusparseCsrSetPointers(C, *result))
+ok(driver.cuMemsetD8Async(areas[1].value, 0, 256, a))                   # the first
+wait()
+ok(sparse.cusparseSetStream(of_sparse, c_void_p(int(b))))
+run("SpGEMM_copy", *factors)                                            # the second
+expected = parts(A @ A, "Csr")
+ok(driver.cuStreamSynchronize(b))
+for p, array in zip(result, expected):
+    close(host(p, array), array)
+""", "write/read")
+
+
+def test_the_number_of_elements_is_waited_for(checked):
+    """The host has it after the analysis of a dense matrix, which then may be written."""
+    run = checked(BEGIN + STEPS + """
+D = dense(A, device(A))
+p = device(A)
+D = dense(A, p)
+ok(sparse.cusparseSetStream(of_sparse, c_void_p(int(a))))
+run("DenseToSparse_analysis", D, M, 0, area)
+ok(driver.cuMemsetD8Async(p.value, 0, 256, b))
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+def test_what_is_computed(checked):
+    """Each is NumPy's: in each type, format and width, transposed, with factors on the device, in batches."""
+    run = checked(BEGIN + """
+apply = (lambda array: array, numpy.transpose, lambda array: array.conj().T)
+for dtype, t in TYPES.items():
+    A = scattered((6, 5), dtype)
+    for format in ("Csr", "Csc", "Coo"):
+        for index, base in (("i4", 0), ("i8", 1)):
+            M, arrays = matrix(A, format, index, base)
+            for operation in range(3):
+                T = apply[operation](A)
+                X, Y, factors = random(T.shape[1], dtype), random(T.shape[0], dtype), numpy.array([2, 3], dtype)
+                p, q, at = device(X), device(Y), factors.ctypes.data
+                if base:
+                    at = device(factors).value
+                ok(sparse.cusparseSetPointerMode(of_sparse, base))
+                scales = c_void_p(at), c_void_p(at + factors.itemsize)
+                y1, x1 = vector(q, Y.size, dtype), vector(p, X.size, dtype)
+                run("SpMV_bufferSize", operation, scales[0], M, x1, scales[1], y1, t, 0, byref(room))
+                assert room.value <= 256
+                run("SpMV", operation, scales[0], M, x1, scales[1], y1, t, 0, area)
+                close(got(q, Y), 2 * T @ X + 3 * Y)
+                for of_b, order in ((0, 1), (1, 2), (2, 1)):
+                    B = random((T.shape[1], 3) if of_b == 0 else (3, T.shape[1]), dtype)
+                    C = random((T.shape[0], 3), dtype)
+                    of_order = numpy.asfortranarray if order == 1 else numpy.ascontiguousarray
+                    B, C = of_order(B), of_order(C)
+                    p, q = device(B), device(C)
+                    run("SpMM", operation, of_b, scales[0], M, dense(B, p, order), scales[1], dense(C, q, order), t, 0,
+                        area)
+                    close(got(q, C), 2 * T @ apply[of_b](B) + 3 * C)
+            ok(sparse.cusparseSetPointerMode(of_sparse, 0))
+            q = device(numpy.ones_like(A))
+            run("SparseToDense", M, dense(A, q), 0, area)
+            close(got(q, A), A)
+            q = device(A)
+            again, _ = matrix(A, format, index, base, [arrays[0], None, None])
+            run("DenseToSparse_analysis", dense(A, q), again, 0, area)
+            rows, columns, count = L(), L(), L()
+            ok(sparse.cusparseSpMatGetSize(again, byref(rows), byref(columns), byref(count)))
+            assert count.value == numpy.count_nonzero(A)
+            expected = parts(A, format, index, base)
+            results = [device(numpy.zeros_like(array)) for array in expected]
+            ok(getattr(sparse, f"cusparse{format}SetPointers")(again, *results))
+            run("DenseToSparse_convert", dense(A, q), again, 0, area)
+            for p, array in zip(results, expected):
+                close(got(p, array), array)
+    B, C, scale = random((6, 4), dtype), random((4, 5), dtype), numpy.array([2, 3], dtype)
+    M, arrays = matrix(A)
+    run("SDDMM", 0, 0, c_void_p(scale.ctypes.data), dense(B, device(B)), dense(C, device(C)),
+        c_void_p(scale.ctypes.data + scale.itemsize), M, t, 0, area)
+    close(got(arrays[2], parts(A, "Csr")[2]), (2 * B @ C + 3 * A)[A != 0])
+    batch = random((5, 6), dtype)                           # two of 5 by 3
+    p, q = device(batch), device(numpy.zeros((6, 6), dtype))
+    D, E = dense(batch[:, :3], p), dense(A[:, :3], q)
+    for of, stride in ((D, 15), (E, 18)):
+        ok(sparse.cusparseDnMatSetStridedBatch(of, 2, L(stride)))
+    M, arrays = matrix(A)
+    units = numpy.array([1, 0], dtype)
+    run("SpMM", 0, 0, c_void_p(units.ctypes.data), M, D, c_void_p(units.ctypes.data + units.itemsize), E, t, 0, area)
+    close(got(q, numpy.zeros((6, 6), dtype, order="F")), A @ batch)
+    S = scattered((6, 6), dtype) + 4 * numpy.eye(6, dtype=dtype)
+    for format in ("Csr", "Coo"):
+        M, arrays = matrix(S, format)
+        for fill, cut in ((0, numpy.tril), (1, numpy.triu)):
+            for unit in (0, 1):
+                for attribute, value in ((0, fill), (1, unit)):
+                    ok(sparse.cusparseSpMatSetAttribute(M, attribute, byref(c_int(value)), c_size_t(4)))
+                U = cut(S)
+                U = U - numpy.diag(numpy.diag(U)) + numpy.eye(6) if unit else U
+                for operation in range(3):
+                    T, B, alpha = apply[operation](U), random((6, 2), dtype), c_void_p(scale.ctypes.data)
+                    p, q = device(B), device(numpy.zeros_like(B))
+                    steps = c_void_p()
+                    ok(sparse.cusparseSpSV_createDescr(byref(steps)))
+                    vectors = vector(p, 6, dtype), vector(q, 6, dtype)
+                    run("SpSV_analysis", operation, alpha, M, *vectors, t, 0, steps, area)
+                    run("SpSV_solve", operation, alpha, M, *vectors, t, 0, steps)
+                    close(T @ got(q, B)[:, 0], 2 * B[:, 0])
+                    for of_b in range(3):
+                        C = numpy.asfortranarray(apply[of_b](B))
+                        p = device(C)
+                        matrices = dense(C, p), dense(B, q)
+                        run("SpSM_analysis", operation, of_b, alpha, M, *matrices, t, 0, steps, area)
+                        run("SpSM_solve", operation, of_b, alpha, M, *matrices, t, 0, steps)
+                        close(T @ got(q, B), 2 * B)
+    offsets, indices, values = (device(array) for array in parts(A, "Csr"))
+    results = [device(numpy.zeros_like(array)) for array in parts(A, "Csc")]
+    count = int(numpy.count_nonzero(A))
+    run("Csr2cscEx2", 6, 5, count, values, offsets, indices, results[2], results[0], results[1], t, 1, 0, 1, area)
+    for p, array in zip(results, parts(A, "Csc")):
+        close(got(p, array), array)
+    B = scattered((6, 5), dtype)
+    other_count = int(numpy.count_nonzero(B))
+    descriptions = [made("MatDescr") for _ in range(3)]
+    others = [device(array) for array in parts(B, "Csr")]
+    new, total, nonzero = device(numpy.zeros(7, "i4")), c_int(), (A != 0) | (B != 0)
+    run("Xcsrgeam2Nnz", 6, 5, descriptions[0], count, offsets, indices, descriptions[1], other_count, *others[:2],
+        descriptions[2], new, byref(total), area)
+    assert total.value == numpy.count_nonzero(nonzero)
+    columns, sums = device(numpy.zeros(total.value, "i4")), device(numpy.zeros(total.value, dtype))
+    letter = "SDCZ"["fdFD".index(dtype)]
+    run(letter + "csrgeam2", 6, 5, c_void_p(scale.ctypes.data), descriptions[0], count, values, offsets, indices,
+        c_void_p(scale.ctypes.data + scale.itemsize), descriptions[1], other_count, others[2], *others[:2],
+        descriptions[2], sums, new, columns, area)
+    close(got(sums, numpy.zeros(total.value, dtype)), (2 * A + 3 * B)[nonzero])
+    assert (got(columns, numpy.zeros(total.value, "i4")) == numpy.nonzero(nonzero)[1]).all()
+    x5 = random(5, dtype)
+    p, q, places = device(x5), device(numpy.zeros(3, dtype)), device(numpy.array([4, 0, 2], "i4"))
+    v, s = vector(p, 5, dtype), made("SpVec", L(5), L(3), places, q, 2, 0, t)
+    run("Gather", v, s)
+    close(got(q, x5[:3]), x5[[4, 0, 2]])
+    ok(driver.cuMemsetD8(p.value, 0, x5.nbytes))
+    run("Scatter", s, v)
+    close(got(p, x5), x5 * [1, 0, 1, 0, 1])
+rows, columns = rng.integers(0, 5, 30).astype("i4"), rng.permutation(30).astype("i4")
+for name, keys in (("Row", (columns, rows)), ("Column", (rows, columns))):
+    p, q, r = device(rows), device(columns), device(numpy.zeros(30, "i4"))
+    run("CreateIdentityPermutation", 30, r)
+    run("XcoosortBy" + name, 5, 30, 30, p, q, r, area)
+    order = numpy.lexsort(keys)
+    for at, array in ((r, numpy.arange(30)), (p, rows), (q, columns)):
+        assert (got(at, rows) == array[order]).all()
+offsets = device(numpy.searchsorted(numpy.sort(rows), numpy.arange(6)).astype("i4"))
+p, q, r = device(numpy.zeros(30, "i4")), device(columns), device(numpy.arange(30, dtype="i4"))
+run("Xcsr2coo", offsets, 30, 5, p, 0)
+assert (got(p, rows) == numpy.sort(rows)).all()
+run("Xcoo2csr", p, 30, 5, x, 0)
+assert (got(x, numpy.zeros(6, "i4")) == host(offsets, numpy.zeros(6, "i4"))).all()
+for name in ("Xcsrsort", "Xcscsort"):
+    q, r = device(columns), device(numpy.arange(30, dtype="i4"))
+    run(name, *((5, 30) if name == "Xcsrsort" else (30, 5)), 30, None, offsets, q, r, area)
+    order = numpy.lexsort((columns, numpy.sort(rows)))
+    assert (got(r, rows) == order).all() and (host(q, rows) == columns[order]).all()
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+def test_what_is_no_matrix_of_the_programs_is_no_error(checked):
+    """Kernels compute nothing, so that offsets and indices may be anything: the program goes on."""
+    run = checked(BEGIN + """
+wild = device(numpy.array([9, -5, 1 << 30, 0, 3, -1 << 31, 2, 64, 7], "i4"))
+M = made("Csr", L(8), L(8), L(9), wild, wild, device(numpy.ones(9, "f4")), 2, 2, 0, 0)
+C = made("Coo", L(8), L(8), L(9), wild, wild, device(numpy.ones(9, "f4")), 2, 0, 0)
+v, w, D, steps = vector(x, 8, "f"), vector(y, 8, "f"), dense(numpy.ones((8, 8), "f4"), z), c_void_p()
+ok(sparse.cusparseSpSV_createDescr(byref(steps)))
+for of in (M, C):
+    for operation in (0, 1):
+        run("SpMV", operation, byref(one), of, v, byref(zero), w, 0, 0, area)
+        run("SpSV_analysis", operation, byref(one), of, v, w, 0, 0, steps, area)
+        run("SpSV_solve", operation, byref(one), of, v, w, 0, 0, steps)
+    run("SparseToDense", of, D, 0, area)
+run("Csr2cscEx2", 8, 8, 9, wild, wild, wild, device(numpy.ones(9, "f4")), x, y, 0, 1, 0, 1, area)
+run("Xcsr2coo", wild, 9, 8, x, 0)
+run("Xcoo2csr", wild, 9, 8, x, 0)
+run("Xcsrsort", 8, 8, 9, None, wild, x, y, area)
+ok(driver.cuCtxSynchronize())
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+def test_wrong_arguments(checked):
+    """A number of another type is none of cuSPARSE's here; where the program ends for that, it is said."""
+    run = checked(BEGIN + STEPS + """
+N, F, V, ignored = L(8), dense(A, device(A)), vector(z, 7, "f"), c_void_p()
+def spmv(of=of_sparse, operation=0, A=M, x=x8, y=y8, type=0, at=area):
+    return sparse.cusparseSpMV(of, operation, byref(one), A, x, byref(zero), y, type, 0, at)
+assert spmv() == 0 and spmv(of=None) == 1 and spmv(type=2) == 10 and spmv(at=c_void_p(12345)) == 6
+assert spmv(operation=3) == spmv(A=None) == spmv(x=V) == spmv(y=V) == 3
+assert sparse.cusparseCreateCsr(byref(ignored), L(-1), N, N, x, y, z, 2, 2, 0, 0) == 3
+assert sparse.cusparseCreateCsr(byref(ignored), N, N, N, x, y, z, 2, 4, 0, 0) == 3
+assert sparse.cusparseCreateCsr(byref(ignored), N, N, N, x, y, z, 2, 2, 0, 2) == 10         # numbers of 16 bits
+assert sparse.cusparseCreateDnMat(byref(ignored), N, N, L(7), x, 0, 1) == 3
+assert sparse.cusparseCreateDnMat(byref(ignored), N, N, N, x, 0, 3) == 3
+assert sparse.cusparseSpMM(of_sparse, 0, 0, byref(one), M, None, byref(zero), F, 0, 0, area) == 3
+assert sparse.cusparseSpSV_solve(of_sparse, 0, byref(one), M, x8, y8, 0, 0, None) == 3
+assert sparse.cusparseSpMatSetAttribute(M, 2, byref(c_int(0)), c_size_t(4)) == 3
+assert sparse.cusparseSetPointerMode(of_sparse, 2) == 3 and sparse.cusparseSetStream(None, None) == 1
+assert sparse.cusparseXcoo2csr(of_sparse, x, -1, 8, y, 0) == 3
+values, stream = [L() for _ in range(3)], c_void_p()
+assert sparse.cusparseSpMatGetSize(None, *map(byref, values)) == 3
+for name, of in (("SpMat", M), ("DnVec", x8), ("DnMat", F)):
+    assert getattr(sparse, "cusparseDestroy" + name)(of) == 0
+for part in range(3):
+    ok(sparse.cusparseGetProperty(part, byref(number)))
+    assert part or number.value == 12
+ok(sparse.cusparseGetStream(of_sparse, byref(stream)))
+sparse.cusparseGetErrorName.restype = ctypes.c_char_p
+assert sparse.cusparseGetErrorName(3) == b"CUSPARSE_STATUS_INVALID_VALUE"
+ok(sparse.cusparseDestroy(of_sparse))
+assert sparse.cusparseDestroy(None) == 1
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+    run = checked(BEGIN + 'ok(sparse.cusparseCreateDnVec(byref(c_void_p()), L(8), x, 2))')
+    assert any("cuSPARSE with numbers of this type is not simulated" in note for note in run.notes["notes"]), run.notes
+
+
+CUPY = """
+import sys
+import cupy, numpy
+import cupyx.scipy.sparse
+from cupyx import cusparse
+a, b = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+y, m = cupy.asarray(numpy.ones(8)), cupy.asarray(numpy.asfortranarray(numpy.eye(8)))
+x = cusparse.denseToSparse(m)
+cupy.cuda.Device().synchronize()
+def wait():
+    if "fixed" in sys.argv:
+        b.wait_event(a.record())
+with a:
+    z = CALL
+wait()
+with b:
+    w = (z if isinstance(z, cupy.ndarray) else z.data) * 2      # the second
+"""
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+@pytest.mark.parametrize("call", ["x @ y", "x @ m", "x.T @ y", "x + x", "x.tocsc()", "cusparse.denseToSparse(m)",
+                                  "cusparse.spsm(x, y)"])
+def test_races_with_cupys_sparse_matrices(checked, call):
+    """Without `x @ x`: CuPy 14 makes that on the stream of its last call of cuSPARSE, which may be another one."""
+    check_wait_and_repair_in_cupy(checked, CUPY.replace("CALL", f"{call}       # the first"), "write/read")
+
+
+@needs("cupy", "nvidia.cuda_nvrtc")
+def test_cupys_sparse_matrices_are_numpys(checked):
+    """CuPy's own kernels, such as those of `toarray`, compute nothing."""
+    run = checked("""
+import cupy, numpy
+from cupyx import cusparse
+import cupyx.scipy.sparse
+def check(made, expected):
+    by = expected.T if made.format == "csc" else expected
+    majors, minors = numpy.nonzero(by)
+    assert numpy.allclose(made.data.get(), by[majors, minors]) and (made.indices.get() == minors).all()
+    assert (made.indptr.get() == numpy.searchsorted(majors, numpy.arange(len(by) + 1))).all()
+for dtype in "fdFD":
+    A = numpy.asfortranarray(numpy.eye(6, k=1).astype(dtype) + 2 * numpy.eye(6).astype(dtype))
+    x, v, m = cusparse.denseToSparse(cupy.asarray(A)), cupy.asarray(numpy.arange(6).astype(dtype)), cupy.asarray(A)
+    for made, expected in ((x @ v, A @ v.get()), (x.T @ v, A.T @ v.get()), (cusparse.spmm(x, m), A @ A),
+                           (cusparse.spsm(x, v, lower=False), numpy.linalg.solve(A, v.get())),
+                           (cusparse.sparseToDense(x), A)):
+        assert numpy.allclose(made.get(order="A"), expected), (dtype, made, expected)      # another order is a copy
+    check(x, A)
+    check(cusparse.spgemm(x, x), A @ A)
+    check(cusparse.csrgeam2(x, x, 2, 3), 5 * A)
+    check(cusparse.csr2cscEx2(x), A)
+    assert (cusparse.csr2coo(x, x.data, x.indices).row.get() == numpy.nonzero(A)[0]).all()
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
