@@ -52,6 +52,7 @@ def test_a_part_that_has_passed_by_itself_since_has_a_commit_of_its_own(changed,
 
 def test_after_a_page_of_the_core_its_defects_and_both_sanitizers(parts):
     names = {defect.name for defect in planted.load() if any(edit.file == "core/export.pxi" for edit in defect.edits)}
+    names |= {defect.name for defect in planted.load() if names.intersection(defect.edited_with)}
     asan, defects, tsan = parts("xlogmem/core/export.pxi")
     assert (asan, tsan) == ("asan tests/core", "tsan tests/core")
     assert set(defects.split()[1:]) == names != set()
