@@ -8,7 +8,8 @@ from pathlib import Path
 
 def cells_of(notebook: Path) -> list[str]:
     """The sources of its code cells."""
-    return ["".join(cell["source"]) for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = json.loads(notebook.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
 
 def run(notebook: Path, folder: Path) -> None:

@@ -169,7 +169,8 @@ def test_a_notebook_has_no_outputs_and_says_that_it_simulates():
     """The build of the site runs those whose library is there, and an error there is one of the build."""
     notebooks = sorted(DOCS.rglob("*.ipynb"))
     notebooks = [path for path in notebooks if not {"_build", ".ipynb_checkpoints"} & set(path.parts)]
-    assert [path.stem.removeprefix("first-") for path in notebooks] == ["cudf", "cupy", "finding", "numba", "pytorch", "use"]
+    names = [path.stem.removeprefix("first-") for path in notebooks]
+    assert names == ["cudf", "cupy", "finding", "numba", "pytorch", "use"]
     start = (DOCS / "start/index.rst").read_text()
     for path in notebooks:
         first, *rest = json.loads(path.read_text())["cells"]
