@@ -30,8 +30,8 @@ cdef extern from *:
     #endif
     #ifndef XLOGMEM_COUNTED_MUTEX
     #define XLOGMEM_COUNTED_MUTEX
-    // A thread that takes it again, and finds the next number, knows that no other has had it in between.  Forks take it
-    // as a plain mutex, uncounted, and change nothing under it.
+    // A thread that takes it again, and finds the next number, knows that no other has had it in between.  Forks take
+    // it as a plain mutex, uncounted, and change nothing under it.
     struct xlogmem_counted_mutex : xlogmem_mutex {
         std::uint64_t turn = 0;                             // the holder's own
         XLOGMEM_INLINE void lock() {
