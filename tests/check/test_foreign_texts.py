@@ -220,7 +220,7 @@ OWN = {                                     # what is printed as it is, because
     "counts of xlogmem's own": {"format_bytes(nbytes)", "events.dropped", "pid", "peer.pid", "peer.uid",
                                 "so_far", "len(numbers)", "numbers[0]", "numbers[-1]",
                                 "min(int(history.facts['count']), self._max_events)"},
-    "sentences of xlogmem's own": {"NEXT", "were", "'was' if len(records) == 1 else 'were'"},
+    "sentences of xlogmem's own": {"NEXT", "context.get_help()", "were", "'was' if len(records) == 1 else 'were'"},
     "names of xlogmem's own": {"name", "self.name", "kind", "' and '.join(found)", "rmm.__version__"},
     "categories of warnings": {"RuntimeWarning", "UntestedReleaseWarning", "category"},
     "releases that xlogmem names": {"tested"},
