@@ -56,9 +56,9 @@ cdef bint may_be_elsewhere(Launch* launch, Failure* failure) noexcept nogil:
 
 
 cdef bint may_be_inside(Launch* launch, Failure* failure) noexcept nogil:
-    """True if the stream may take part in a capture that is known."""
-    return (has_captures() and not launch.flags & <uint32_t>OF_GRAPH and not names_host(launch.handle)
-            and kind_of_failure(failure) == XLOGMEM_CAPTURING)
+    """True if the stream may take part in a capture that is known.  Of an access that is wrong there is no failure."""
+    return (launch.refused == 0 and has_captures() and not launch.flags & <uint32_t>OF_GRAPH
+            and not names_host(launch.handle) and kind_of_failure(failure) == XLOGMEM_CAPTURING)
 
 
 cdef inline bint is_recorder(xlogmem_use* use) noexcept nogil:
