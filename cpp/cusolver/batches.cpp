@@ -37,14 +37,15 @@ Status svd(const char* name, Handle* handle, const Batch& a, char use, const Sid
     std::size_t of_u = has_vectors ? call.add(u, 'w') : 0, of_v = has_vectors ? call.add(v, 'w') : 0;
     call.add(work, 'w');
     auto found = std::make_shared<std::vector<double>>(std::size_t(a.count));
-    double cost =
-        20 * cubed(std::max(a.one.rows, a.one.columns), std::min(a.one.rows, a.one.columns)) * double(a.count);
+    i64 longer = std::max(a.one.rows, a.one.columns), shorter = std::min(a.one.rows, a.one.columns);
+    i64 of_left = has_vectors ? u.one.columns : 0, of_right = has_vectors ? v.one.columns : 0;
+    double cost = cost_of_svd(longer, shorter, std::max(of_left, of_right)) * double(a.count);
     Status status = call.submit(
         infos, cost,
         [=](const library::Views& views) {
             for (i64 i = 0; i < a.count; i++) {
                 Matrix given = load(a.in(views[of_a], i), a.one);
-                Matrix left(given.rows, u.one.columns), right(given.columns, v.one.columns);
+                Matrix left(given.rows, of_left), right(given.columns, of_right);
                 std::vector<double> lengths;
                 svd(given, left, lengths, right);
                 lengths.resize(std::size_t(values.one.rows));

@@ -134,6 +134,10 @@ class Call {
 };
 
 inline double cubed(i64 m, i64 n) { return double(m) * double(n) * double(n); }
+// With that of the columns that complete the longer side's vectors.
+inline double cost_of_svd(i64 longer, i64 shorter, i64 vectors) {
+    return 20 * cubed(longer, shorter) + (vectors > shorter ? 2 * cubed(longer, vectors) : 0);
+}
 inline bool is_triangle(int triangle) { return triangle == kLower || triangle == kUpper; }
 
 // In elements; more than nothing, so that programs can allocate it.

@@ -164,7 +164,7 @@ Status gesvd(const char* name, Handle* handle, const Place& a, const void* value
     call.add(real_work, real_work && n ? u64(n - 1) * size_of(real_of(a.type)) : 0, 'w');
     std::size_t at_u = u.is_written() ? call.add(u.place, 'w') : 0;
     std::size_t at_vt = vt.is_written() ? call.add(vt.place, 'w') : 0;
-    return call.submit(info, 20 * cubed(a.rows, n), [=](const library::Views& views) {
+    return call.submit(info, cost_of_svd(a.rows, n, of_u), [=](const library::Views& views) {
         Matrix made_u(a.rows, of_u), made_vt(n, n);
         std::vector<double> found;
         gesvd(load(views[0], a), made_u, found, made_vt);

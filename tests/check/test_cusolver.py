@@ -108,6 +108,24 @@ for letter, dtype in CODES.items():
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 
+def test_vectors_of_a_long_matrix_are_left_out(checked):
+    """The columns that complete them would keep a CPU for minutes: the call computes nothing."""
+    run = checked(BEGIN + """
+m, n = 3000, 2
+p, s, u, v = (device(numpy.zeros(size, "f4")) for size in (m * n, n, m * m, n * n))
+area, count = work("Sgesvd", "f4", m, n)
+run("Sgesvd", 65, 65, m, n, p, m, s, u, m, v, n, area, count, None, info)
+ok(driver.cuCtxSynchronize())
+assert host(info, numpy.zeros(1, "i4")) == 7
+parameters = c_void_p()
+ok(solver.cusolverDnCreateGesvdjInfo(byref(parameters)))
+run("Sgesvdj", 0, 0, m, n, p, m, s, None, m, None, n, area, count, info, parameters)
+ok(driver.cuCtxSynchronize())
+assert host(info, numpy.zeros(1, "i4")) == 0
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
 def test_what_is_no_matrix_of_the_programs_is_no_error(checked):
     """Kernels compute nothing, so that a matrix may be anything: the program goes on."""
     run = checked(BEGIN + """
