@@ -6,6 +6,7 @@ using namespace cusparse;
 namespace {
 
 constexpr int kVersion[] = {12, 5, 10};
+constexpr i64 kMost = i64(1) << 48;  // elements: their bytes are numbers of 64 bits
 
 template <class Object, class Value>
 Status set(Object* object, Value Object::* member, Value value) {
@@ -33,6 +34,7 @@ Status make_sparse(Sparse** made, int format, i64 rows, i64 columns, i64 count, 
                    const void* values, int width_of_majors, int width_of_minors, int base, int type) {
     if (rows < 0 || columns < 0 || count < 0 || !is_width(width_of_majors) || !is_width(width_of_minors) || (base & ~1))
         return kInvalidValue;
+    if (std::max({rows, columns, count}) > kMost) return kInvalidValue;
     if (!is_simulated({type})) return kNotSupported;
     return make(made, format, rows, columns, count, majors, minors, values, width_of_majors, width_of_minors, base,
                 type);
@@ -197,7 +199,7 @@ CUSPARSE Status cusparseSpMatGetAttribute(const Sparse* a, int attribute, int* v
 
 #define DENSE(Const, constant) \
     CUSPARSE Status cusparseCreate##Const##DnVec(Vector** made, i64 size, constant void* values, int type) { \
-        if (size < 0) return kInvalidValue; \
+        if (size < 0 || size > kMost) return kInvalidValue; \
         return is_simulated({type}) ? make(made, size, static_cast<const void*>(values), type) : kNotSupported; \
     } \
     CUSPARSE Status cusparse##Const##DnVecGet(const Vector* x, i64* size, void** values, int* type) { \
@@ -214,6 +216,7 @@ CUSPARSE Status cusparseSpMatGetAttribute(const Sparse* a, int attribute, int* v
                                                  constant void* values, int type, int order) { \
         if (rows < 0 || columns < 0 || (order != kByColumns && order != kByRows)) return kInvalidValue; \
         if (pitch < (order == kByRows ? columns : rows)) return kInvalidValue; \
+        if (double(pitch) * double(order == kByRows ? rows : columns) > double(kMost)) return kInvalidValue; \
         return is_simulated({type}) ? make(made, rows, columns, pitch, static_cast<const void*>(values), type, order) \
                                     : kNotSupported; \
     } \
@@ -233,7 +236,8 @@ CUSPARSE Status cusparseSpMatGetAttribute(const Sparse* a, int attribute, int* v
     } \
     CUSPARSE Status cusparseCreate##Const##SpVec(SparseVector** made, i64 size, i64 count, constant void* indices, \
                                                  constant void* values, int width, int base, int type) { \
-        if (size < 0 || count < 0 || count > size || !is_width(width) || (base & ~1)) return kInvalidValue; \
+        if (size < 0 || size > kMost || count < 0 || count > size || !is_width(width) || (base & ~1)) \
+            return kInvalidValue; \
         if (!is_simulated({type})) return kNotSupported; \
         return make(made, size, count, static_cast<const void*>(indices), static_cast<const void*>(values), width, \
                     base, type); \
