@@ -18,6 +18,7 @@ namespace library {
 struct Extent {
     std::uint64_t address, width, rows, pitch;
     char use;  // 'r', 'w', or 'b' for both
+    bool some = false;  // indices choose which of these bytes are touched
 
     std::uint64_t bytes() const { return rows && width ? (rows - 1) * pitch + width : 0; }
 };

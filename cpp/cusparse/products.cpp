@@ -27,10 +27,10 @@ Status spmv(const char* name, Handle* handle, int operation, const void* alpha, 
     if (x->size != columns_of(*a, operation) || y->size != rows_of(*a, operation)) return kInvalidValue;
     Call call(name, handle);
     Scalar by = call.scalar(alpha, computed), keeping = call.scalar(beta, computed);
-    std::size_t of_a = call.add(*a, 'r', 'r'), of_x = call.add(*x, 'r');
+    std::size_t of_a = call.add(*a, 'r', 'r'), of_x = call.add_some(*x, 'r');
     std::size_t of_y = call.add(*y, keeping.is(0) ? 'w' : 'b');
     call.add_work(area);
-    return call.submit(double(a->count), [=, a = *a, x = *x, y = *y](const library::Views& views) {
+    return call.submit(double(a->count) + double(y->size), [=, a = *a, x = *x, y = *y](const library::Views& views) {
         View view = Call::at(views, of_a);
         std::vector<Complex> sums(std::size_t(y.size));
         for (const Element& one : elements_of(a, view)) {
@@ -58,7 +58,7 @@ Status spmm(const char* name, Handle* handle, int of_a, int of_b, const void* al
     if (!fits) return kInvalidValue;
     Call call(name, handle);
     Scalar by = call.scalar(alpha, computed), keeping = call.scalar(beta, computed);
-    std::size_t at_a = call.add(*a, 'r', 'r'), at_b = call.add(*b, 'r');
+    std::size_t at_a = call.add(*a, 'r', 'r'), at_b = call.add_some(*b, 'r');
     std::size_t at_c = call.add(*c, keeping.is(0) ? 'w' : 'b');
     call.add_work(area);
     double cost = double(a->count) * double(c->columns) * double(c->count) + double(c->rows) * double(c->columns);
@@ -96,7 +96,7 @@ Status sddmm(const char* name, Handle* handle, int of_a, int of_b, const void* a
     if (!fits) return kInvalidValue;
     Call call(name, handle);
     Scalar by = call.scalar(alpha, computed), keeping = call.scalar(beta, computed);
-    std::size_t at_a = call.add(*a, 'r'), at_b = call.add(*b, 'r');
+    std::size_t at_a = call.add_some(*a, 'r'), at_b = call.add_some(*b, 'r');
     std::size_t at_c = call.add(*c, 'r', keeping.is(0) ? 'w' : 'b');
     call.add_work(area);
     i64 depth = columns_of(*a, of_a);
@@ -238,7 +238,8 @@ struct Some {
 Some add(Call& call, const SparseVector& x, char of_x, const Vector& y, char of_y) {
     std::size_t indices = call.add(x.indices, u64(x.count) * bytes_of(x.width), 'r');
     std::size_t values = call.add(x.values, u64(x.count) * size_of(x.type), of_x);
-    return {indices, values, call.add(y, of_y), x, y};
+    bool is_all = x.count == y.size;  // no index comes twice
+    return {indices, values, is_all ? call.add(y, of_y) : call.add_some(y, of_y), x, y};
 }
 
 }  // namespace

@@ -140,6 +140,13 @@ class Call {
     std::size_t add(const Vector& vector, char use) {
         return add(vector.values, u64(vector.size) * size_of(vector.type), use);
     }
+    // Indices choose among its elements.
+    template <class Made>
+    std::size_t add_some(const Made& made, char use) {
+        std::size_t view = add(made, use);
+        for (std::size_t i = view; i < call_.extents.size(); i++) call_.extents[i].some = true;
+        return view;
+    }
     std::size_t add(const Dense& matrix, char use);
     // Its parts follow one another: see at().
     std::size_t add(const Sparse& matrix, char of_structure, char of_values);

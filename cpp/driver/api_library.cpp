@@ -12,7 +12,8 @@ namespace {
 
 Range range_of(const library::Extent& extent) {
     Use use = extent.use == 'r' ? Use::Read : extent.use == 'w' ? Use::Write : Use::ReadWrite;
-    return {extent.address, extent.bytes(), use, check::rows_of(extent.pitch, extent.width, extent.rows)};
+    check::Rows rows = check::rows_of(extent.pitch, extent.width, extent.rows);
+    return {extent.address, extent.bytes(), use, rows, extent.some ? extent.address : 0, extent.some};
 }
 
 // As a kernel does: memory may be gone when a graph is launched.

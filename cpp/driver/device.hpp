@@ -131,6 +131,7 @@ struct Range {
     Use use = Use::Read;
     check::Rows rows;
     u64 anchor = 0;  // 0: exactly these bytes; else the one byte that is touched for certain
+    bool some = false;  // … or not even that one
 };
 
 // A piece of work as the entry points describe it: the function to run and the bytes that it touches.

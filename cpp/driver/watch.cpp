@@ -127,6 +127,7 @@ check::Range seen_by_engine(const Range& range) {
     seen.role = role_of(range.use);
     seen.rows = range.rows;
     seen.anchor = range.anchor;
+    seen.moved = range.some;
     return seen;
 }
 

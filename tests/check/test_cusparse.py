@@ -114,6 +114,42 @@ def test_the_missing_wait_is_found_and_its_repair_is_silent(checked, pair, targe
     check_wait_and_repair(checked, f"{BEGIN}{first}{second}         # the second\n", pair)
 
 
+SCATTERED = """
+places = [device(numpy.arange(first, first + 4, dtype="i4")) for first in (0, 4)]
+halves = [made("SpVec", L(8), L(4), one, device(numpy.ones(4, "f")), 2, 0, 0) for one in places]
+whole = vector(z, 8, "f")
+run("Scatter", halves[0], whole)
+"""
+HALO = """
+A = numpy.zeros((6, 8), "f")
+A[:, :6] = numpy.eye(6)
+M, arrays = matrix(A)
+run("SpMV", 0, byref(one), M, vector(z, 8, "f"), byref(zero), vector(x, 6, "f"), 0, 0, area)
+"""
+APART = {
+    "scattered": ("write/write", SCATTERED, 'run("Scatter", halves[1], whole)'),
+    "gathered": ("write/read", SCATTERED, 'run("Gather", whole, halves[1])'),
+    "a product's halo": ("read/write", HALO, "ok(driver.cuMemsetD32Async(z.value + 24, 0, 2, b))"),
+}
+
+
+@pytest.mark.parametrize(("pair", "first", "second"), APART.values(), ids=APART)
+def test_elements_that_indices_choose_may_be_apart(checked, pair, first, second):
+    """Another stream may use the rest of the vector: a race is certain where it uses all."""
+    begin = f"""{BEGIN}
+ok(sparse.cusparseSetStream(of_sparse, c_void_p(int(a))))
+{first}
+wait()
+ok(sparse.cusparseSetStream(of_sparse, c_void_p(int(b))))
+"""
+    assert checked(begin + second).pairs == [(pair, False)]
+    every = begin + "ok(driver.cuMemsetD32Async(z.value, 0, 8, b))"
+    assert [certain for _, certain in checked(every).pairs] == [True]
+    for program in (begin + second, every):
+        run = checked(program, "fixed")
+        assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
 STEPS = """
 A = scattered((8, 8), "f") + numpy.eye(8, dtype="f")
 M, arrays = matrix(A)
@@ -347,6 +383,12 @@ assert sparse.cusparseCreateCsr(byref(ignored), L(-1), N, N, x, y, z, 2, 2, 0, 0
 assert sparse.cusparseCreateCsr(byref(ignored), N, N, N, x, y, z, 2, 4, 0, 0) == 3
 assert sparse.cusparseCreateCsr(byref(ignored), N, N, N, x, y, z, 2, 2, 0, 2) == 10         # numbers of 16 bits
 assert sparse.cusparseCreateDnMat(byref(ignored), N, N, L(7), x, 0, 1) == 3
+huge = L(1 << 62)
+assert sparse.cusparseCreateCsr(byref(ignored), huge, N, N, x, y, z, 2, 2, 0, 0) == 3
+assert sparse.cusparseCreateCoo(byref(ignored), N, N, huge, x, y, z, 2, 0, 0) == 3
+assert sparse.cusparseCreateDnVec(byref(ignored), huge, x, 0) == 3
+assert sparse.cusparseCreateSpVec(byref(ignored), huge, N, x, y, 2, 0, 0) == 3
+assert sparse.cusparseCreateDnMat(byref(ignored), L(1 << 31), L(1 << 31), L(1 << 31), x, 0, 1) == 3
 assert sparse.cusparseCreateDnMat(byref(ignored), N, N, N, x, 0, 3) == 3
 assert sparse.cusparseSpMM(of_sparse, 0, 0, byref(one), M, None, byref(zero), F, 0, 0, area) == 3
 assert sparse.cusparseSpSV_solve(of_sparse, 0, byref(one), M, x8, y8, 0, 0, None) == 3
