@@ -413,6 +413,23 @@ def test_freed_memory_that_was_adopted_gives_way_to_its_next_owner(x):
     assert x.runtime.find_block(block.ptr).generation == block.generation
 
 
+def test_adopted_memory_gives_way_inside_of_a_launch_that_names_both(x):
+    """The launch comes to know the cached block after it has opened the window on what was adopted."""
+    for _ in range(6):
+        freed = x.runtime.allocate(SIZE, x.S)
+        freed.free()
+    adopted = x.runtime.adopt(freed.id.ptr, SIZE, stream=x.S)
+    block = x.runtime.allocate(SIZE, x.S)
+    with use(x.S, write=[adopted, block]):
+        launched = x.work(x.S, (block, WRITE))
+    assert x.runtime.counters()["evictions"] == 1
+    x.use(x.T, (block, WRITE))
+    assert x.ordered(launched, x.T)
+    assert not x.ordered(launched, x.U)
+    with pytest.warns(RuntimeWarning, match="adopted after a free"):
+        x.runtime.allocate(SIZE, x.S).free()
+
+
 def test_a_pool_below_a_pool_counts_its_own_allocations():
     below = PoolMemoryResource(initial_pool_size=ROOM)
     above = PoolMemoryResource(below)
