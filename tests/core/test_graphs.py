@@ -809,6 +809,23 @@ def test_a_fork_that_fails_leaves_the_capture_as_it_was(x, blocks, devices):
     graph.close()
 
 
+@pytest.mark.parametrize("call", ["cuEventRecord", "cuStreamWaitEvent"])
+def test_another_stream_is_forked_after_one_that_could_not_be(x, blocks, call):
+    """It gets the index of the stream that could not join."""
+    a, b = blocks[:2]
+    with capture(x.S) as graph:
+        x.use(x.S, (a, WRITE))
+        x.driver.fail(call)
+        with pytest.raises(DriverError, match="forking"):
+            graph.fork(x.T)
+        graph.fork(x.U)
+        x.use(x.U, (a, READ), (b, WRITE))
+        graph.fork(x.T)
+        x.use(x.T, (b, READ))
+    graph.launch(x.V)
+    graph.close()
+
+
 def test_a_use_that_is_named_after_the_end_holds_nothing(x, blocks):
     a = blocks[0]
     with capture(x.S) as graph:

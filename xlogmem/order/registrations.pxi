@@ -44,7 +44,8 @@ cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, 
             stream.count = dead.count           # old positions keep their meaning: the host is ordered after them
             stream.begins_after = dead.count
             order.streams[i] = stream
-            dead.successor.predecessors -= 1
+            if dead.successor != NULL:          # else it could not join a capture, and had no block
+                dead.successor.predecessors -= 1
             del dead
             return stream
     stream.index = order.streams.size()
