@@ -106,6 +106,7 @@ cdef cppclass OrderState:
     cy.CUcontext context
     OrderCounters counters
     vector[StreamState*] streams
+    cy.CUstream first           # the handle of streams[0], which stays: for those without the lock
     size_t settled              # index of the dead stream that was queried last: see `settle_tombstones_unlocks`
     vector[uint64_t] host_clock
     Policy policy

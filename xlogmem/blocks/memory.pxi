@@ -173,7 +173,7 @@ cdef DeviceBlock allocate_block_for_host(Core core, size_t nbytes, str tag, obje
         return new_empty(core, None, tag)
     collect_exports()
     handle = new_handle(core, None, tag)
-    start_call(&wanted, nbytes, core.state.order.streams[0].handle)
+    start_call(&wanted, nbytes, core.state.order.first)
     if tag is not None or source.stack_depth or open_scopes.load() != 0:
         label_in_scope(core, handle, &wanted, source.stack_depth)
     done = allocate_at_once(&core.state, source, &wanted, &block, &failure)

@@ -49,6 +49,8 @@ cdef StreamState* register_stream_locked(OrderState* order, cy.CUstream handle, 
             del dead
             return stream
     stream.index = order.streams.size()
+    if stream.index == 0:
+        order.first = handle
     order.streams.push_back(stream)
     return stream
 

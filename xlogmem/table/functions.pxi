@@ -275,7 +275,7 @@ cdef int allocate_for_host_from(RuntimeHold* hold, size_t nbytes, Block** block,
         snprintf(failure.text, sizeof(failure.text),
                  "XLOGMEM_HOST: the runtime's resource has memory of the device alone, which the host cannot use")
         return fail_argument(failure, cy.CUDA_ERROR_INVALID_VALUE)
-    start_call(&wanted, nbytes, core.order.streams[0].handle)
+    start_call(&wanted, nbytes, core.order.first)
     wanted.tag = hold.tag
     cache = host_cache_of(core, core.resource)
     if cache != NULL and not goes_slowly(core) and allocate_from_cache(core, cache, HOST_HANDLE, &wanted, block):
