@@ -4,6 +4,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from xlogmem.check import native, sites
@@ -153,8 +154,12 @@ class Finding:
 
 def stack_of(number: int) -> tuple[Frame, ...]:
     """Return the frames of a place, in the process that has them."""
-    if not sites.is_native(number):
-        return tuple(sites.frames_at(number))
+    return native_stack(number) if sites.is_native(number) else tuple(sites.frames_at(number))
+
+
+@cache
+def native_stack(number: int) -> tuple[Frame, ...]:
+    """Return the frames of a place outside of Python; each search for their lines is a process of its own."""
     stack = json.loads(sites.json_of(number))
     native.resolve([stack])
     return native.frames_of(stack)
