@@ -73,8 +73,8 @@ static inline std::uintptr_t xlogmem_self() {
 #endif
 }
 
-// The mutex with three states of Drepper, "Futexes are tricky", with the short spin of Rust's std::sync::Mutex, and
-// in front of it a short way for a thread that takes the lock again and again.
+// The mutex with three states of Drepper, "Futexes are tricky", with a short spin that backs off, and in front of it a
+// short way for a thread that takes the lock again and again.
 //
 // The mutex.  SLEEPERS says that threads may sleep.  A thread sleeps only after it has set that, and while that
 // stands.  The holder gives the lock back with an exchange, so that no thread can set SLEEPERS unseen, and wakes one.
@@ -112,7 +112,7 @@ static inline std::uintptr_t xlogmem_self() {
 
 class xlogmem_mutex {
     enum : std::uint32_t { FREE, HELD, SLEEPERS };
-    enum { SPINS = 100, STREAK = 2000, MOST_FAVOURITES = 256 };
+    enum { MOST_PAUSES = 64, SPINS = 100, STREAK = 2000, MOST_FAVOURITES = 256 };
     struct alignas(128) Favourite {                         // two lines: processors fetch them in pairs
         std::uintptr_t thread;
         std::atomic<std::uint32_t> inside;
@@ -149,22 +149,17 @@ class xlogmem_mutex {
         if (__builtin_expect(state.exchange(FREE, std::memory_order_release) == SLEEPERS, 0))
             xlogmem_futex(state, FUTEX_WAKE, 1);
     }
-    // Until it is free, or others sleep already: then this thread will not be the next.
-    std::uint32_t spin() {
-        std::uint32_t seen = state.load(std::memory_order_relaxed);
-        for (int i = 0; seen == HELD && i < SPINS; ++i) {
-            xlogmem_pause();
-            seen = state.load(std::memory_order_relaxed);
+    // Looks less and less often: a thread that takes the lock again and again finds it in its own cache meanwhile.
+    bool take_soon() {
+        for (int pauses = 1; pauses <= MOST_PAUSES; pauses *= 2) {
+            if (state.load(std::memory_order_relaxed) == FREE && take()) return true;
+            for (int i = 0; i < pauses; ++i) xlogmem_pause();
         }
-        return seen;
+        return false;
     }
     void wait() {
-        std::uint32_t seen = spin();
-        if (seen == FREE && take()) return;
-        while (seen == SLEEPERS || state.exchange(SLEEPERS, std::memory_order_acquire) != FREE) {
-            xlogmem_futex(state, FUTEX_WAIT, SLEEPERS);
-            seen = spin();
-        }
+        if (take_soon()) return;
+        while (state.exchange(SLEEPERS, std::memory_order_acquire) != FREE) xlogmem_futex(state, FUTEX_WAIT, SLEEPERS);
     }
 
     // ---- the short way
