@@ -1,12 +1,14 @@
-"""Whole programs of CuPy and PyTorch on xlogmem's memory, beside the library's own allocator.
+"""Whole programs of CuPy and PyTorch on xlogmem's memory, beside the library's own allocators.
 
     python benchmarks/whole_programs.py --json whole_programs.json [--program cupy-tiny] [--rounds 5]
 
 CuPy: temporaries of 16 MiB on one stream, arrays of 16 KiB (host bound), and four streams that hand arrays to each
 other (with `xlogmem.use`, or events by hand).  PyTorch: a convolutional network in bfloat16, a transformer whose
 sequences change their length, a small network (host bound), and a side stream that uploads the next batch and calls
-`record_stream`.  Each run is a process of its own; the allocators take turns, in the reverse order each second round.
-A ratio is that of two runs of one round.  `device_mb` is what the device has less than before the first allocation.
+`record_stream`.  `own` is the library's default, `driver` its allocator on the driver's pool (CuPy's MemoryAsyncPool,
+PyTorch's cudaMallocAsync), `async` and `pool` are xlogmem's resources.  Each run is a process of its own; the
+allocators take turns, in the reverse order each second round.  A ratio is that of two runs of one round.  `device_mb` is
+what the device has less than before the first allocation.
 """
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from typing import Any
 
 from xlogmem import _driver
 
-ALLOCATORS = {"own": {}, "async": {}, "pool": {"XLOGMEM_RESOURCE": "pool"}}
+ALLOCATORS = {"own": {}, "driver": {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+              "async": {"XLOGMEM_RESOURCE": "async"}, "pool": {"XLOGMEM_RESOURCE": "pool"}}
+OURS = ("async", "pool")
 Step = Callable[[int], object]
 
 
@@ -179,7 +183,7 @@ def run(program: str, allocator: str) -> dict[str, Any]:
     library: Any = program.partition("-")[0]
     wait: Any
     free: Any
-    if allocator != "own":
+    if allocator in OURS:
         import xlogmem
 
         xlogmem.enable(library)
@@ -194,9 +198,11 @@ def run(program: str, allocator: str) -> dict[str, Any]:
     else:
         import cupy
 
+        if allocator == "driver":
+            cupy.cuda.set_allocator(cupy.cuda.MemoryAsyncPool().malloc)
         wait, free = cupy.cuda.Device().synchronize, lambda: cupy.cuda.runtime.memGetInfo()[0]
     before = least = free()
-    step, steps = PROGRAMS[program](allocator != "own")
+    step, steps = PROGRAMS[program](allocator in OURS)
     for number in range(steps // 3):
         step(number)
     times = []

@@ -281,7 +281,7 @@ def test_a_replaced_resource_is_noticed():
     enabled()
     rmm.mr.set_current_device_resource(rmm.mr.CudaAsyncMemoryResource())
     series = cudf.Series(range(1000))
-    with pytest.raises(StreamMisuseError, match=r"rejected: Series.*call xlogmem\.rmm\.enable\(\) again"), \
+    with pytest.raises(StreamMisuseError, match=r"Series at .* is not tracked.*call xlogmem\.rmm\.enable\(\) again"), \
             use(0, read=series):
         pass
     xlogmem.cudf.enable(0)
