@@ -7,8 +7,8 @@ other (with `xlogmem.use`, or events by hand).  PyTorch: a convolutional network
 sequences change their length, a small network (host bound), and a side stream that uploads the next batch and calls
 `record_stream`.  `own` is the library's default, `driver` its allocator on the driver's pool (CuPy's MemoryAsyncPool,
 PyTorch's cudaMallocAsync), `async` and `pool` are xlogmem's resources.  Each run is a process of its own; the
-allocators take turns, in the reverse order each second round.  A ratio is that of two runs of one round.  `device_mb` is
-what the device has less than before the first allocation.
+allocators take turns, in the reverse order each second round.  A ratio is that of two runs of one round.  `device_mb`
+is what the device has less than before the first allocation.
 """
 from __future__ import annotations
 
