@@ -1,7 +1,22 @@
 """Histories as bytes: the events of a ring, their definitions, and the file of both.
 
-There are two kinds of files.  A recording that has stopped leaves its events with what they refer to (version 1).  One
-that runs, or whose process was killed, is a ring: the memory that events were written to (version 2).
+There are two kinds of files, both little-endian.  A recording that has stopped leaves version 1: START, JSON, an EVENT
+for each event.  The JSON has `tags` and `stacks` by number (`[file, line, function]`, innermost first), `count` of all
+events, `kept` bytes of events, `wanted` stacks and `clock`: twice ticks, monotonic nanoseconds and nanoseconds of the
+epoch, at the beginning and at the end.
+
+An EVENT has a number (from 1, modulo 2^32), thread, ticks, kind (in the order of `EventKind` in
+observe/_history.pxd), access, runtime, tag (0: none), stream, other (NONE: none), generation, address, bytes, position
+(modulo 2^32), stack (0: none).  The access has two bits; the six above them are those of the runtime from its
+seventeenth on, and the lowest four of the runtime are the device.  In a `use`, `other` is how long its window was open,
+in 64 ticks; in a `wait`, `bytes` is 1 more than the nanoseconds that it held up its stream, 0 if unknown.
+
+A recording that runs, or whose process was killed, has version 2, a ring, the memory that events were written to:
+RING_START, a mark of the recording at 32, COUNT, and at HEADER the slots, whose number is a power of two.  Event n,
+from 0, is in slot n modulo that number, which has the number 0 while it is written, then n + 1; a slot with another
+number has no event.  Behind the slots are lines of JSON, some empty: first `pid`, `wanted` and two readings of the
+`clock`; then `{"tag": number, "text": ...}` and `{"stack": number, "frames": [...]}`, each with one more reading.  Tags
+have the numbers of the process; times of waits are not there.
 """
 from __future__ import annotations
 
