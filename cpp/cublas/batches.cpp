@@ -43,7 +43,7 @@ Status submit(const char* name, Handle* handle, const Batches& batches, const in
 Status trsm(const char* name, Handle* handle, const Equations& one, const void* alpha, const Pointers& a,
             const Pointers& b, i64 count) {
     if (!handle) return kNotInitialized;
-    if (!one.is_right(a.pitch, b.pitch) || count < 0) return kInvalidValue;
+    if (!one.is_right(a.pitch, b.pitch) || count < 0 || !alpha) return kInvalidValue;
     if (!one.m || !one.n || !count) return kSuccess;
     Call call(name, handle);
     call.scalar(alpha, a.type);

@@ -11,7 +11,7 @@ constexpr int kVersion = LIBRARY_MAJOR * 10000 + (LIBRARY_MAJOR == 12 ? 900 : 0)
 
 template <class Member>
 Status get(Handle* handle, Member Handle::* member, Member* value) {
-    if (!handle) return kNotInitialized;
+    if (!handle || !value) return handle ? kInvalidValue : kNotInitialized;
     *value = handle->*member;
     return kSuccess;
 }
@@ -36,11 +36,12 @@ CUBLAS Status cublasDestroy_v2(Handle* handle) {
     return kSuccess;
 }
 CUBLAS Status cublasGetVersion_v2(Handle*, int* version) {
+    if (!version) return kInvalidValue;
     *version = kVersion;
     return kSuccess;
 }
 CUBLAS Status cublasGetProperty(int part, int* value) {  // major, minor, patch
-    if (part < 0 || part > 2) return kInvalidValue;
+    if (part < 0 || part > 2 || !value) return kInvalidValue;
     *value = part == 0 ? kVersion / 10000 : part == 1 ? kVersion / 100 % 100 : kVersion % 100;
     return kSuccess;
 }

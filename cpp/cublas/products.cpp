@@ -130,7 +130,7 @@ Status multiply(const char* name, Handle* handle, Product p, const Factors& fact
     p.a = stored(p.a, p.of_a, p.m, p.k);
     p.b = stored(p.b, p.of_b, p.k, p.n);
     p.c = stored(p.c, kAsIs, p.m, p.n);
-    if (!p.a.is_right() || !p.b.is_right() || !p.c.is_right()) return kInvalidValue;
+    if (!p.a.is_right() || !p.b.is_right() || !p.c.is_right() || !factors.alpha || !factors.beta) return kInvalidValue;
     if (!p.m || !p.n || !p.count) return kSuccess;
     Call call(name, handle);
     p.alpha = call.scalar(factors.alpha, factors.type);

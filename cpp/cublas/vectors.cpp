@@ -82,6 +82,7 @@ Status axpy(const char* name, Handle* handle, const void* alpha, Type type_of_al
     if (!handle) return kNotInitialized;
     if (!x.size() || !y.size() || !size_of(type_of_alpha)) return kNotSupported;
     if (x.count <= 0) return kSuccess;
+    if (!alpha) return kInvalidValue;
     Call call(name, handle);
     Scalar factor = call.scalar(alpha, type_of_alpha);
     if (factor.is(0)) return kSuccess;
@@ -96,6 +97,7 @@ Status scal(const char* name, Handle* handle, const void* alpha, Type type_of_al
     if (!handle) return kNotInitialized;
     if (!x.size() || !size_of(type_of_alpha)) return kNotSupported;
     if (x.count <= 0 || x.step <= 0) return kSuccess;
+    if (!alpha) return kInvalidValue;
     Call call(name, handle);
     Scalar factor = call.scalar(alpha, type_of_alpha);
     std::size_t of_x = add(call, x, 'b');
@@ -178,7 +180,7 @@ Complex place_of(const Vector& x, const u8* at) {
 Status gemv(const char* name, Handle* handle, int operation, Matrix a, const void* alpha, Vector x, const void* beta,
             Vector y) {
     if (!handle) return kNotInitialized;
-    if (!is_operation(operation) || !a.is_right() || !x.step || !y.step) return kInvalidValue;
+    if (!is_operation(operation) || !a.is_right() || !x.step || !y.step || !alpha || !beta) return kInvalidValue;
     if (!a.rows || !a.columns) return kSuccess;
     x.count = operation == kAsIs ? a.columns : a.rows;
     y.count = operation == kAsIs ? a.rows : a.columns;
@@ -202,7 +204,7 @@ Status gemv(const char* name, Handle* handle, int operation, Matrix a, const voi
 // A = alpha x y^T + A, or of the conjugated y
 Status ger(const char* name, Handle* handle, Matrix a, const void* alpha, Vector x, Vector y, bool conjugated) {
     if (!handle) return kNotInitialized;
-    if (!a.is_right() || !x.step || !y.step) return kInvalidValue;
+    if (!a.is_right() || !x.step || !y.step || !alpha) return kInvalidValue;
     if (!a.rows || !a.columns) return kSuccess;
     x.count = a.rows;
     y.count = a.columns;
@@ -240,7 +242,8 @@ Status geam(const char* name, Handle* handle, Operand left, Operand right, Matri
     Matrix a = left.of(c), b = right.of(c);
     if (!a.is_right() || !b.is_right() || !c.is_right()) return kInvalidValue;
     for (const Operand& one : {left, right})
-        if (one.first == c.first && (one.operation != kAsIs || one.pitch != c.pitch)) return kInvalidValue;
+        if (!one.factor || (one.first == c.first && (one.operation != kAsIs || one.pitch != c.pitch)))
+            return kInvalidValue;
     if (!c.rows || !c.columns) return kSuccess;
     Call call(name, handle);
     Scalar alpha = call.scalar(left.factor, c.type), beta = call.scalar(right.factor, c.type);
@@ -277,7 +280,7 @@ Status syrk(const char* name, Handle* handle, int fill, int operation, i64 k, co
     if ((fill != kLower && fill != kUpper) || !is_operation(operation) || k < 0) return kInvalidValue;
     bool as_is = operation == kAsIs;
     Matrix a{first, c.type, as_is ? c.rows : k, as_is ? k : c.rows, pitch};
-    if (!a.is_right() || !c.is_right()) return kInvalidValue;
+    if (!a.is_right() || !c.is_right() || !alpha || !beta) return kInvalidValue;
     if (!c.rows) return kSuccess;
     Call call(name, handle);
     Scalar by = call.scalar(alpha, c.type), keeping = call.scalar(beta, c.type);
@@ -312,7 +315,7 @@ void add_below_diagonal(Call& call, const Matrix& a, bool upper, char use) {
 Status trsm(const char* name, Handle* handle, const Equations& of, const void* alpha, const void* first, i64 pitch,
             Matrix b) {
     if (!handle) return kNotInitialized;
-    if (!of.is_right(pitch, b.pitch)) return kInvalidValue;
+    if (!of.is_right(pitch, b.pitch) || !alpha) return kInvalidValue;
     if (!of.m || !of.n) return kSuccess;
     Matrix a{first, b.type, of.order(), of.order(), pitch};
     Call call(name, handle);

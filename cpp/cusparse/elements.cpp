@@ -72,7 +72,6 @@ bool is_simulated(std::initializer_list<int> types) {
 }
 
 Scalar Call::scalar(const void* pointer, int type) {
-    if (!pointer) return {type, 0};
     if (!handle_->pointer_mode) return {type, load(static_cast<const u8*>(pointer), type)};
     return {type, 0, int(add(pointer, size_of(type), 'r'))};
 }

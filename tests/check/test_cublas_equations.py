@@ -142,6 +142,40 @@ assert cublas.cublasSgeqrfBatched(handle, -2, 2, x, 2, y, byref(number), 8) == 7
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 
+def test_a_factor_is_not_null(checked):
+    """... on the host or on the device, and neither is the place of an answer."""
+    run = checked(BEGIN + """
+one, L = byref(c_float(1)), c_longlong
+def calls(alpha, beta):
+    "With both factors, then with one."
+    yield "Sgemm_v2", 0, 0, 2, 2, 2, alpha, x, 2, y, 2, beta, z, 2
+    yield "SgemmStridedBatched", 0, 0, 2, 2, 2, alpha, x, 2, L(4), y, 2, L(4), beta, z, 2, L(4), 3
+    yield "SgemmBatched", 0, 0, 2, 2, 2, alpha, x, 2, y, 2, beta, z, 2, 8
+    yield "GemmEx", 0, 0, 2, 2, 2, alpha, x, 0, 2, y, 0, 2, beta, z, 0, 2, 68, -1
+    yield "Sgemv_v2", 0, 2, 2, alpha, x, 2, y, 1, beta, z, 1
+    yield "Sgeam", 0, 0, 2, 2, alpha, x, 2, beta, y, 2, z, 2
+    yield "Ssyrk_v2", 0, 0, 2, 2, alpha, x, 2, beta, z, 2
+    if beta is one:
+        yield "Saxpy_v2", 8, alpha, x, 1, y, 1
+        yield "AxpyEx", 8, alpha, 0, x, 0, 1, y, 0, 1, 0
+        yield "Sscal_v2", 8, alpha, x, 1
+        yield "Sger_v2", 2, 2, alpha, x, 1, y, 1, z, 2
+        yield "Strsm_v2", 0, 0, 0, 0, 2, 2, alpha, x, 2, y, 2
+        yield "StrsmBatched", 0, 0, 0, 0, 2, 2, alpha, x, 2, y, 2, 8
+for mode in (0, 1):
+    ok(cublas.cublasSetPointerMode_v2(handle, mode))
+    for factors in ((None, one), (one, None)):
+        for name, *arguments in calls(*factors):
+            assert getattr(cublas, "cublas" + name)(handle, *arguments) == 7, (name, mode, factors)
+assert cublas.cublasSaxpy_v2(handle, 0, None, x, 1, y, 1) == 0                  # nothing is to be done
+assert cublas.cublasGetPointerMode_v2(handle, None) == cublas.cublasGetVersion_v2(handle, None) == 7
+ok(cublas.cublasSetPointerMode_v2(handle, 0))
+for name, *arguments in calls(one, one):
+    ok(getattr(cublas, "cublas" + name)(handle, *arguments))
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
 CUPY = """
 import sys
 import cupy, numpy
