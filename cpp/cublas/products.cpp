@@ -85,22 +85,16 @@ void multiply(const Product& p, const Views& views, const Complex& alpha, const 
     }
 }
 
-// The extents of a batch, without the gaps between columns and between matrices; the first begins at its first element.
 void add(Call& call, const Batch& batch, i64 count, char use) {
-    auto extent = [&](i64 offset, i64 width, i64 rows, i64 pitch) {
-        u64 size = u64(batch.size());
-        call.add({reinterpret_cast<u64>(batch.first) + u64(offset) * size, u64(width) * size, u64(rows),
-                  u64(pitch) * size, use});
-    };
-    if (!batch.stride) count = 1;
-    if (count > 1 && batch.stride == batch.pitch * batch.columns)
-        return extent(0, batch.rows, batch.columns * count, batch.pitch);
-    if (count > 1 && batch.pitch == batch.rows && batch.stride > batch.rows * batch.columns)
-        return extent(0, batch.rows * batch.columns, count, batch.stride);
-    for (i64 i = 0; i < count; i++) extent(i * batch.stride, batch.rows, batch.columns, batch.pitch);
+    u64 size = u64(batch.size());
+    library::Extent one{reinterpret_cast<u64>(batch.first), u64(batch.rows) * size, u64(batch.columns),
+                        u64(batch.pitch) * size, use};
+    for (const library::Extent& extent : library::extents_of_batch(one, count, batch.stride, size)) call.add(extent);
 }
 
-double cost_of(const Product& p) { return double(p.m) * double(p.n) * double(p.k) * double(p.count); }
+double cost_of(const Product& p) {
+    return (double(p.m) * double(p.n) * double(p.k) + library::kOfEach) * double(p.count);
+}
 
 library::Run computing(const Product& p, std::size_t of_a, std::size_t of_b, std::size_t of_c) {
     return [=](const library::Views& views) {

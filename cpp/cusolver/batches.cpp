@@ -25,7 +25,7 @@ Status through_pointers(const char* name, Handle* handle, int triangle, i64 n, i
 }  // namespace
 
 Status svd(const char* name, Handle* handle, const Batch& a, char use, const Sides& sides, const Area& work, int* infos,
-           std::vector<double>* residuals) {
+           double* residuals) {
     if (!handle) return kNotInitialized;
     const Batch &u = sides.u, &v = sides.v, &values = sides.values;
     bool has_vectors = sides.with_vectors == 1;
@@ -36,13 +36,15 @@ Status svd(const char* name, Handle* handle, const Batch& a, char use, const Sid
     std::size_t of_a = call.add(a, use), of_values = call.add(values, 'w');
     std::size_t of_u = has_vectors ? call.add(u, 'w') : 0, of_v = has_vectors ? call.add(v, 'w') : 0;
     call.add(work, 'w');
-    auto found = std::make_shared<std::vector<double>>(std::size_t(a.count));
+    auto found = std::make_shared<std::vector<double>>();
     i64 longer = std::max(a.one.rows, a.one.columns), shorter = std::min(a.one.rows, a.one.columns);
     i64 of_left = has_vectors ? u.one.columns : 0, of_right = has_vectors ? v.one.columns : 0;
-    double cost = cost_of_svd(longer, shorter, std::max(of_left, of_right)) * double(a.count);
+    double of_one = cost_of_svd(longer, shorter, std::max(of_left, of_right));
+    double cost = (of_one + library::kOfEach) * double(a.count);
     Status status = call.submit(
         infos, cost,
         [=](const library::Views& views) {
+            found->assign(std::size_t(a.count), 0);
             for (i64 i = 0; i < a.count; i++) {
                 Matrix given = load(a.in(views[of_a], i), a.one);
                 Matrix left(given.rows, of_left), right(given.columns, of_right);
@@ -59,7 +61,10 @@ Status svd(const char* name, Handle* handle, const Batch& a, char use, const Sid
         a.count);
     if (status || !residuals) return status;
     if (cuStreamSynchronize(handle->stream)) return kExecutionFailed;
-    *residuals = *found;
+    if (found->empty())  // it was not computed
+        std::fill_n(residuals, a.count, 0);
+    else
+        std::copy(found->begin(), found->end(), residuals);
     return kSuccess;
 }
 
@@ -188,11 +193,8 @@ JACOBI(Syevj, Xsyevj)
                     {{u, type, m, rank, ldu}, count, stride_u}, \
                     {{v, type, n, rank, ldv}, count, stride_v}, \
                     {{values, real_of(type), rank, 1, std::max(rank, 1)}, count, stride_values}}; \
-        std::vector<double> found; \
-        Status status = svd(__func__, handle, {{a, type, m, n, lda}, count, stride_a}, 'r', sides, \
-                            {work, u64(size) * size_of(type)}, infos, residuals ? &found : nullptr); \
-        if (!status && residuals) std::copy(found.begin(), found.end(), residuals); \
-        return status; \
+        return svd(__func__, handle, {{a, type, m, n, lda}, count, stride_a}, 'r', sides, \
+                   {work, u64(size) * size_of(type)}, infos, residuals); \
     }
 OF_BATCHES(S, syevj, kFloat)
 OF_BATCHES(D, syevj, kDouble)

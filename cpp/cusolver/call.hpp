@@ -74,11 +74,6 @@ struct Batch {
     Place one;
     i64 count, stride;
 
-    Place at(i64 i) const {
-        Place place = one;
-        place.first = static_cast<const unsigned char*>(one.first) + u64(i * stride) * size_of(one.type);
-        return place;
-    }
     unsigned char* in(unsigned char* view, i64 i) const { return view + u64(i * stride) * size_of(one.type); }
 };
 
@@ -88,8 +83,7 @@ class Call {
     Call(const char* name, const Handle* handle) : call_{name, handle->stream, {}, {}, false} {}
 
     std::size_t add(const Place& place, char use) {
-        return add({reinterpret_cast<u64>(place.first), u64(place.rows) * size_of(place.type), u64(place.columns),
-                    u64(place.pitch) * size_of(place.type), use});
+        return add(extent_of(place, use));
     }
     // Of a large one the diagonal alone counts.
     std::size_t add_triangle(const Place& place, int triangle, char use) {
@@ -104,11 +98,10 @@ class Call {
     }
     // Without the room between the matrices; the number of the first one's view.
     std::size_t add(const Batch& batch, char use) {
-        Place place = batch.one;
-        i64 last = batch.stride == place.pitch * place.columns ? 1 : batch.count;
-        if (last == 1) place.columns *= batch.count;
-        std::size_t view = add(place, use);
-        for (i64 i = 1; i < last; i++) add(batch.at(i), use);
+        std::size_t view = call_.extents.size();
+        u64 size = size_of(batch.one.type);
+        for (const auto& one : library::extents_of_batch(extent_of(batch.one, use), batch.count, batch.stride, size))
+            add(one);
         return view;
     }
     std::size_t add(const Area& area, char use) { return add(area.first, area.bytes, use); }
@@ -131,6 +124,11 @@ class Call {
 
   private:
     library::Call call_;
+
+    static library::Extent extent_of(const Place& place, char use) {
+        return {reinterpret_cast<u64>(place.first), u64(place.rows) * size_of(place.type), u64(place.columns),
+                u64(place.pitch) * size_of(place.type), use};
+    }
 };
 
 inline double cubed(i64 m, i64 n) { return double(m) * double(n) * double(n); }
@@ -178,6 +176,6 @@ struct Sides {
 };
 // By any method. `residuals`, if there are any, are waited for: the length of what the vectors and values leave.
 Status svd(const char* name, Handle* handle, const Batch& a, char use, const Sides& sides, const Area& work, int* infos,
-           std::vector<double>* residuals);
+           double* residuals);
 
 }  // namespace cusolver

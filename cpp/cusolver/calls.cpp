@@ -137,7 +137,7 @@ Status heevd(const char* name, Handle* handle, int with_vectors, int triangle, c
     call.add(values, u64(n * a.count) * size_of(real_of(a.one.type)), 'w');
     call.add(work, 'w');
     return call.submit(
-        info, 20 * cubed(n, n) * double(a.count),
+        info, (20 * cubed(n, n) + library::kOfEach) * double(a.count),
         [=](const library::Views& views) {
             for (i64 i = 0; i < a.count; i++) {
                 Matrix made = hermitian(load(a.in(views[0], i), a.one), triangle);

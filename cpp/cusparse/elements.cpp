@@ -81,9 +81,9 @@ std::size_t Call::add(const Dense& matrix, char use) {
     i64 lines = matrix.order == kByRows ? matrix.rows : matrix.columns;
     i64 length = matrix.order == kByRows ? matrix.columns : matrix.rows;
     std::size_t view = call_.extents.size();
-    for (i64 i = 0; i < matrix.count; i++)
-        call_.extents.push_back(
-            {first + u64(i * matrix.stride) * size, u64(length) * size, u64(lines), u64(matrix.pitch) * size, use});
+    library::Extent one{first, u64(length) * size, u64(lines), u64(matrix.pitch) * size, use};
+    for (const library::Extent& extent : library::extents_of_batch(one, matrix.count, matrix.stride, size))
+        call_.extents.push_back(extent);
     return view;
 }
 

@@ -61,13 +61,14 @@ Status spmm(const char* name, Handle* handle, int of_a, int of_b, const void* al
     std::size_t at_a = call.add(*a, 'r', 'r'), at_b = call.add_some(*b, 'r');
     std::size_t at_c = call.add(*c, keeping.is(0) ? 'w' : 'b');
     call.add_work(area);
-    double cost = double(a->count) * double(c->columns) * double(c->count) + double(c->rows) * double(c->columns);
+    double of_one = (double(a->count) + double(c->rows)) * double(c->columns);
+    double cost = (of_one + library::kOfEach) * double(c->count);
     return call.submit(cost, [=, a = *a, b = *b, c = *c](const library::Views& views) {
         View view = Call::at(views, at_a);
         std::vector<Element> elements = elements_of(a, view);
         Complex alpha_now = by.get(views), beta_now = keeping.get(views);
         for (i64 i = 0; i < c.count; i++) {
-            const u8* in_b = views[at_b + (b.count == 1 ? 0 : std::size_t(i))];
+            const u8* in_b = b.in(views[at_b], b.count == 1 ? 0 : i);
             std::vector<Complex> sums(std::size_t(c.rows * c.columns));
             for (const Element& one : elements) {
                 Element at = turned(one, of_a);
@@ -77,7 +78,7 @@ Status spmm(const char* name, Handle* handle, int of_a, int of_b, const void* al
             }
             for (i64 row = 0; row < c.rows; row++)
                 for (i64 j = 0; j < c.columns; j++) {
-                    u8* at = views[at_c + std::size_t(i)] + c.place(row, j) * size_of(c.type);
+                    u8* at = c.in(views[at_c], i) + c.place(row, j) * size_of(c.type);
                     Complex before = beta_now == 0.0 ? 0.0 : beta_now * load(at, c.type);
                     store(at, c.type, scaled(alpha_now, sums[std::size_t(row * c.columns + j)]) + before);
                 }

@@ -85,6 +85,7 @@ struct Dense {
     int type, order;
     i64 count = 1, stride = 0;
 
+    u8* in(u8* view, i64 i) const { return view + u64(i * stride) * size_of(type); }  // the i-th of a batch
     u64 place(i64 row, i64 column) const { return u64(order == kByRows ? row * pitch + column : column * pitch + row); }
 };
 struct Vector {

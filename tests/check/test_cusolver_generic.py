@@ -262,6 +262,28 @@ ok(driver.cuMemsetD8Async(A.value, 0, 256, a))
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 
+def test_a_batch_of_many_ends(checked):
+    """Its ranges are few, however many matrices there are.  Where there is no memory it is refused, and what would take
+    too long is not computed."""
+    run = checked(BEGIN + """
+import resource
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, 1 << 31))
+many, rows = (1 << 31) - 1, 3
+p, infos = device(numpy.ones(64, "f")), device(numpy.full(1 << 24, 7, "i4"))
+def gesvda(count, step, rank=2, of=64):
+    return solver.cusolverDnSgesvdaStridedBatched(
+        of_solver, 1, rank, rows, 2, p, rows + 1, L(step), x, L(step), y, rows + 1, L(step), z, rows + 1, L(step), p, 0,
+        infos, None, count)
+assert gesvda(many, 0) == 6                                 # more results than there is memory
+assert gesvda(1 << 24, 7) == 6                              # more matrices
+assert gesvda(4, 9) == 0 and gesvda(1 << 24, 0) == 0
+ok(driver.cuCtxSynchronize())
+made = host(infos, numpy.zeros(1 << 24, "i4"))
+assert (made[:4] == 0).all() and (made[4:] == 7).all()      # the others are too many
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
 def test_wrong_arguments(checked):
     run = checked(BEGIN + """
 p, area, parameters = device(numpy.ones((8, 8), "f")), device(numpy.ones(999, "f")), c_void_p()

@@ -371,6 +371,25 @@ ok(driver.cuCtxSynchronize())
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 
+def test_a_batch_of_many_ends(checked):
+    """Its ranges are few, however many matrices there are, and of memory that is not there it is refused."""
+    program = BEGIN + STEPS + """
+import resource
+resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, 1 << 31))
+B, C = dense(A, device(numpy.ones(1 << 20, "f"))), dense(A, device(numpy.ones(1 << 20, "f")))
+def spmm(count, step):
+    for of in (B, C):
+        ok(sparse.cusparseDnMatSetStridedBatch(of, count, L(step)))
+    return sparse.cusparseSpMM(of_sparse, 0, 0, byref(one), M, B, byref(zero), C, 0, 0, area)
+many = (1 << 31) - 1
+assert spmm(many, 67) == 6 and spmm(many, 1 << 61) == 6
+assert spmm(15000, 67) == 0
+assert spmm(many, 0) == 0                                   # too many to be computed
+"""
+    run = checked(program)
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
 def test_wrong_arguments(checked):
     """A number of another type is none of cuSPARSE's here; where the program ends for that, it is said."""
     run = checked(BEGIN + STEPS + """
