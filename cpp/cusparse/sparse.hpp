@@ -17,6 +17,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 
 #define CUSPARSE extern "C" __attribute__((visibility("default")))
@@ -58,10 +59,37 @@ enum Format : int { kRows = 1, kColumns = 2, kCoordinates = 3 };  // CSR, CSC, C
 enum Order : int { kByColumns = 1, kByRows = 2 };
 enum Fill : int { kLower = 0, kUpper = 1 };
 
+// What the structure of a sum follows from.
+struct Sum {
+    int rows, columns, counts[2];
+    const void* structure[4];
+
+    bool operator==(const Sum&) const = default;
+};
+// The number of its elements: -1 until the device has counted them.
+struct Counted {
+    Sum of;
+    std::shared_ptr<std::atomic<i64>> count;
+};
+
 struct Handle {
     CUstream stream = nullptr;
     int pointer_mode = 0;  // 1: factors and counts are in the device's memory
-    std::map<const void*, std::shared_ptr<i64>> counts;  // of sums, by their offsets
+    std::mutex lock;  // of the next: several threads may have one handle
+    std::map<const void*, Counted> counted;  // by the offsets of the sums
+
+    void note(const void* offsets, const Counted& sum) {
+        constexpr std::size_t kMany = 1024;
+        std::lock_guard<std::mutex> guard(lock);
+        if (counted.size() >= kMany) counted.clear();  // programs let go of offsets without a word
+        counted.insert_or_assign(offsets, sum);
+    }
+    // -1: the offsets are not known to be those of this sum.
+    i64 count_of(const void* offsets, const Sum& sum) {
+        std::lock_guard<std::mutex> guard(lock);
+        auto found = counted.find(offsets);
+        return found != counted.end() && found->second.of == sum ? found->second.count->load() : -1;
+    }
 };
 
 // What the older functions take beside a matrix.

@@ -16,6 +16,10 @@ struct Term {
     }
 };
 
+Sum sum_of(int m, int n, const Term& a, const Term& b) {
+    return {m, n, {a.count, b.count}, {a.offsets, a.columns, b.offsets, b.columns}};
+}
+
 Status refuse(const Handle* handle, int m, int n, const Term& a, const Term& b, const Description* c) {
     if (!handle) return kNotInitialized;
     return m < 0 || n < 0 || !a.of || !b.of || !c || a.count < 0 || b.count < 0 ? kInvalidValue : kSuccess;
@@ -42,7 +46,7 @@ Status count(const char* name, Handle* handle, int m, int n, const Term& left, c
     bool on_device = handle->pointer_mode == 1;
     std::size_t of_total = call.add(total, on_device ? sizeof *total : 0, 'w');
     call.add_work(area);
-    auto found = std::make_shared<i64>(-1);
+    auto found = std::make_shared<std::atomic<i64>>(-1);
     int base = of_c->base;
     Status status = call.submit(double(a.count) + double(b.count), [=](const library::Views& views) {
         auto rows = rows_of(a, Call::at(views, of_a), 0, b, Call::at(views, of_b), 0, false);
@@ -54,7 +58,7 @@ Status count(const char* name, Handle* handle, int m, int n, const Term& left, c
         if (on_device) store_index(views[of_total], kIndex32, 0, place);
         *found = place;
     });
-    handle->counts[offsets] = found;
+    handle->note(offsets, {sum_of(m, n, left, right), found});
     if (status || on_device) return status;
     if (!call.was_affordable()) return kInsufficientResources;
     if (cuStreamSynchronize(handle->stream)) return kExecutionFailed;
@@ -62,24 +66,23 @@ Status count(const char* name, Handle* handle, int m, int n, const Term& left, c
     return kSuccess;
 }
 
-// The number of elements is that of the first step, where the host has waited for it.
+// The number of elements is that of the first step, where the device has come to it.
 Status add(const char* name, Handle* handle, int m, int n, int type, const Term& left, const Term& right,
            const Description* of_c, void* values, const int* offsets, int* columns, const void* area) {
     if (Status refused = refuse(handle, m, n, left, right, of_c)) return refused;
     if (!left.factor || !right.factor) return kInvalidValue;
-    auto known = handle->counts.find(offsets);
-    bool is_known = known != handle->counts.end() && *known->second >= 0;
+    i64 known = handle->count_of(offsets, sum_of(m, n, left, right));
     Call call(name, handle);
     Scalar alpha = call.scalar(left.factor, type), beta = call.scalar(right.factor, type);
     Sparse a = left.matrix(m, n, type), b = right.matrix(m, n, type);
-    Sparse c{kRows,    m,          n,   is_known ? *known->second : 0, offsets, columns, values, kIndex32,
-             kIndex32, of_c->base, type};
+    i64 count = std::max<i64>(known, 0);
+    Sparse c{kRows, m, n, count, offsets, columns, values, kIndex32, kIndex32, of_c->base, type};
     std::size_t of_a = call.add(a, 'r', 'r'), of_b = call.add(b, 'r', 'r');
     call.add(offsets, u64(m + 1) * sizeof(int), 'r');
     std::size_t of_columns = call.add(columns, u64(c.count) * sizeof(int), 'w');
     std::size_t of_values = call.add(values, u64(c.count) * size_of(type), 'w');
     call.add_work(area);
-    if (!is_known) call.touches_more();
+    if (known < 0) call.touches_more();
     return call.submit(double(a.count) + double(b.count), [=](const library::Views& views) {
         i64 place = 0;
         for (const auto& row :

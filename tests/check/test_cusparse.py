@@ -371,6 +371,34 @@ ok(driver.cuCtxSynchronize())
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 
+def test_the_offsets_of_a_sum_are_of_that_sum(checked):
+    """Where the same memory has those of another sum by now, it is not known how many elements there are."""
+    run = checked(BEGIN + STEPS + """
+def things(A):
+    return int(numpy.count_nonzero(A)), *(device(array) for array in parts(A, "Csr"))
+B = numpy.eye(8, dtype="f")
+of, total, offsets = [made("MatDescr") for _ in range(3)], c_int(), device(numpy.zeros(9, "i4"))
+def count(one, other):
+    run("Xcsrgeam2Nnz", 8, 8, of[0], one[0], one[1], one[2], of[1], other[0], other[1], other[2], of[2], offsets,
+        byref(total), area)
+def add(one, other):
+    p, q = device(numpy.zeros(8, "f")), device(numpy.zeros(8, "i4"))
+    run("Scsrgeam2", 8, 8, byref(c_float(1)), of[0], one[0], one[3], one[1], one[2], byref(c_float(1)), of[1], other[0],
+        other[3], other[1], other[2], of[2], p, offsets, q, area)
+    return got(p, numpy.zeros(8, "f"))
+large, small = things(A), things(B)
+count(large, small)
+assert total.value > 8
+ok(driver.cuMemcpyHtoD(offsets.value, numpy.arange(9, dtype="i4"), 36))
+add(small, small)
+count(small, small)
+assert total.value == 8 and (add(small, small) == 2).all()
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+    assert list(run.notes["notes"]) == [
+        "1 launch was not judged, because it is not known what these kernels do to memory: cusparseScsrgeam2"]
+
+
 def test_a_batch_of_many_ends(checked):
     """Its ranges are few, however many matrices there are, and of memory that is not there it is refused."""
     program = BEGIN + STEPS + """
