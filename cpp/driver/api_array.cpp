@@ -98,13 +98,7 @@ EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out
 }
 
 EXPORT CUresult cuArrayDestroy(CUarray handle) {
-    return api_call(CALL("cuArrayDestroy"), [&](Lock&) -> CUresult {
-        Array* array = arrays().get(handle);
-        if (!array || array->is_level) return CUDA_ERROR_INVALID_HANDLE;
-        REFUSE_IF(check_unsafe_call());
-        destroy_array(array);
-        return CUDA_SUCCESS;
-    });
+    return api_call(CALL("cuArrayDestroy"), [&](Lock& lock) { return destroy_array(lock, handle); });
 }
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* wanted,
@@ -138,13 +132,7 @@ EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREM
 }
 
 EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray handle) {
-    return api_call(CALL("cuMipmappedArrayDestroy"), [&](Lock&) -> CUresult {
-        Mipmap* mipmap = mipmaps().get(handle);
-        if (!mipmap) return CUDA_ERROR_INVALID_HANDLE;
-        REFUSE_IF(check_unsafe_call());
-        destroy_mipmap(mipmap);
-        return CUDA_SUCCESS;
-    });
+    return api_call(CALL("cuMipmappedArrayDestroy"), [&](Lock& lock) { return destroy_mipmap(lock, handle); });
 }
 
 // name, the documentation's name, parameters, the function, then its arguments.

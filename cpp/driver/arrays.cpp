@@ -96,6 +96,15 @@ void free_memory(u64 address) {
     free_at_once(address);
 }
 
+void wait_for_device(Lock& lock, u64 address) {
+    const Block* block = find_block(address);
+    for (std::size_t i = 0; block && i < driver().streams.size(); i++) {
+        Stream* stream = driver().streams[i];
+        bool is_pending = !stream->reached(stream->queued);
+        if (is_pending && stream->context->device == block->device) run_until(lock, stream, stream->queued);
+    }
+}
+
 bool is_gone(u64 address) {
     const Block* block = find_block(address);
     return !block || !block->live;
@@ -152,15 +161,31 @@ CUresult make_mipmap(Lock& lock, CUmipmappedArray* handle, const ArrayShape& wan
     return CUDA_SUCCESS;
 }
 
-void destroy_array(Array* array) {
+CUresult destroy_array(Lock& lock, CUarray handle) {
+    auto found = [&] {
+        Array* array = arrays().get(handle);
+        return array && !array->is_level ? array : nullptr;
+    };
+    if (!found()) return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE_IF(check_unsafe_call());
+    wait_for_device(lock, found()->address);
+    Array* array = found();  // another thread may have destroyed it meanwhile
+    if (!array) return CUDA_ERROR_INVALID_HANDLE;
     free_memory(array->address);
     arrays().remove(array->handle);
     delete array;
+    return CUDA_SUCCESS;
 }
 
-void destroy_mipmap(Mipmap* mipmap) {
+CUresult destroy_mipmap(Lock& lock, CUmipmappedArray handle) {
+    if (!mipmaps().get(handle)) return CUDA_ERROR_INVALID_HANDLE;
+    REFUSE_IF(check_unsafe_call());
+    wait_for_device(lock, mipmaps().get(handle)->address);
+    Mipmap* mipmap = mipmaps().get(handle);
+    if (!mipmap) return CUDA_ERROR_INVALID_HANDLE;
     free_memory(mipmap->address);
     forget(mipmap);
+    return CUDA_SUCCESS;
 }
 
 void forget_arrays() {

@@ -34,9 +34,10 @@ HandleTable<Mipmap>& mipmaps();
 
 CUresult make_array(Lock& lock, CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR& wanted);
 CUresult make_mipmap(Lock& lock, CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR& wanted, unsigned levels);
-// Nothing says that a destruction waits for the work that is queued, nor that it does not.
-void destroy_array(Array* array);
-void destroy_mipmap(Mipmap* mipmap);
+// Nothing says that a destruction waits for the work that is queued, nor that it does not: here it does, as with NVIDIA's
+// drivers, and the host does not know that for certain.
+CUresult destroy_array(Lock& lock, CUarray handle);
+CUresult destroy_mipmap(Lock& lock, CUmipmappedArray handle);
 void forget_arrays();  // whose memory is gone
 
 // `width` bytes of `rows` rows of `planes` planes, from this place in the array on.

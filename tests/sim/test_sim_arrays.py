@@ -180,6 +180,27 @@ def test_an_array_is_destroyed_while_it_is_used(simulator):
     assert simulator.races() == []
 
 
+@pytest.mark.parametrize("policy", ["max", "min"])
+def test_a_copy_is_done_before_its_array_is_destroyed(simulator, policy):
+    """NVIDIA's drivers wait, though nothing says so: the race is possible, and the copy has the array's bytes."""
+    simulator.set_policy(policy)
+    levels = ok(driver.cuMipmappedArrayCreate(shape(64), 1))
+    first = ok(driver.cuMipmappedArrayGetLevel(levels, 0))
+    room, on = ok(driver.cuMemHostAlloc(64, 0)), stream()
+    for a, destroy in ((ok(driver.cuArray3DCreate(shape(64))), driver.cuArrayDestroy),
+                       (first, lambda _: driver.cuMipmappedArrayDestroy(levels))):
+        ok(driver.cuMemcpyHtoA(a, 0, b"\7" * 64, 64))
+        ok(driver.cuCtxSynchronize())
+        ctypes.memset(room, 0, 64)
+        ok(driver.cuMemcpyAtoHAsync(room, a, 0, 64, on))
+        ok(destroy(a))
+        sync(on)
+        assert ctypes.string_at(room, 64) == b"\7" * 64
+    assert {report.split(":")[0] for report in simulator.races()} == {"POSSIBLE RACE read/free"}
+    simulator.clear_races()
+    ok(driver.cuMemFreeHost(room))
+
+
 def test_an_array_belongs_to_its_context(simulator):
     """The reset of a device ends its arrays."""
     made = ok(driver.cuArray3DCreate(shape(64)))
