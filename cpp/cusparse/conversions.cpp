@@ -36,7 +36,7 @@ void store_offsets(u8* at, int width, int base, i64 size, const std::vector<Foun
 Status refuse(const Handle* handle, const Dense* dense, const Sparse* sparse) {
     if (!handle) return kNotInitialized;
     if (!dense || !sparse || dense->rows != sparse->rows || dense->columns != sparse->columns) return kInvalidValue;
-    return dense->count == 1 ? kSuccess : kNotSupported;
+    return dense->count == 1 && dense->type == sparse->type ? kSuccess : kNotSupported;
 }
 
 // Sorts the indices, and what else is in the same places.

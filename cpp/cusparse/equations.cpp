@@ -76,11 +76,12 @@ CUSPARSE Status cusparseSpSV_solve(Handle* handle, int operation, const void* al
                                    const Vector* x, int computed, int, Triangle* triangle) {
     if (Status refused = refuse(handle, operation, a, triangle, computed)) return refused;
     if (!alpha || !b || !x || b->size != a->rows || x->size != a->rows) return kInvalidValue;
+    if (!are_same({a->type, b->type, x->type, computed})) return kNotSupported;
     Call call(__func__, handle);
     Scalar by = call.scalar(alpha, computed);
     std::size_t of_a = call.add(*a, 'r', 'r'), of_b = call.add(*b, 'r'), of_x = call.add(*x, 'w');
     call.add_work(triangle->area, 'b');
-    return call.submit(double(a->count), [=, a = *a, b = *b, x = *x](const library::Views& views) {
+    return call.submit(double(a->count) + double(a->rows), [=, a = *a, b = *b, x = *x](const library::Views& views) {
         auto right = [&](i64 i, i64) { return load(views[of_b] + u64(i) * size_of(b.type), b.type); };
         solve(a, Call::at(views, of_a), operation, by.get(views), 1, right,
               [&](i64 i, i64, const Complex& found) { store(views[of_x] + u64(i) * size_of(x.type), x.type, found); });
@@ -104,12 +105,12 @@ CUSPARSE Status cusparseSpSM_solve(Handle* handle, int operation, int of_b, cons
     if (!is_operation(of_b) || !alpha || !b || !x || x->rows != a->rows) return kInvalidValue;
     i64 rows = of_b == kAsIs ? b->rows : b->columns, columns = of_b == kAsIs ? b->columns : b->rows;
     if (rows != x->rows || columns != x->columns) return kInvalidValue;
-    if (b->count != 1 || x->count != 1) return kNotSupported;
+    if (b->count != 1 || x->count != 1 || !are_same({a->type, b->type, x->type, computed})) return kNotSupported;
     Call call(__func__, handle);
     Scalar by = call.scalar(alpha, computed);
     std::size_t of_a = call.add(*a, 'r', 'r'), at_b = call.add(*b, 'r'), at_x = call.add(*x, 'w');
     call.add_work(triangle->area, 'b');
-    double cost = double(a->count) * double(x->columns);
+    double cost = (double(a->count) + double(a->rows)) * double(x->columns) + double(a->rows);
     return call.submit(cost, [=, a = *a, b = *b, x = *x](const library::Views& views) {
         auto right = [&](i64 i, i64 j) {
             u64 place = of_b == kAsIs ? b.place(i, j) : b.place(j, i);

@@ -18,6 +18,13 @@ Complex element(const Dense& a, const u8* at, int operation, i64 row, i64 column
     return operation == kConjugated ? std::conj(value) : value;
 }
 
+// The matrix may have real numbers where the others are complex, and float ones where the others are double.
+bool may_multiply(int of_matrix, int of_vectors) {
+    bool is_shorter = of_matrix == kFloat && of_vectors == kDouble;
+    bool is_real = is_complex(of_vectors) && !is_complex(of_matrix) && (of_matrix & 1) == (of_vectors & 1);
+    return of_matrix == of_vectors || is_shorter || is_real;
+}
+
 // y = alpha op(A) x + beta y
 Status spmv(const char* name, Handle* handle, int operation, const void* alpha, const Sparse* a, const Vector* x,
             const void* beta, const Vector* y, int computed, const void* area) {
@@ -25,6 +32,7 @@ Status spmv(const char* name, Handle* handle, int operation, const void* alpha, 
     if (!is_operation(operation) || !alpha || !beta || !a || !x || !y) return kInvalidValue;
     if (!is_simulated({computed})) return kNotSupported;
     if (x->size != columns_of(*a, operation) || y->size != rows_of(*a, operation)) return kInvalidValue;
+    if (!are_same({x->type, y->type, computed}) || !may_multiply(a->type, computed)) return kNotSupported;
     Call call(name, handle);
     Scalar by = call.scalar(alpha, computed), keeping = call.scalar(beta, computed);
     std::size_t of_a = call.add(*a, 'r', 'r'), of_x = call.add_some(*x, 'r');
@@ -56,6 +64,7 @@ Status spmm(const char* name, Handle* handle, int of_a, int of_b, const void* al
     bool fits = c->rows == rows_of(*a, of_a) && c->columns == columns_of(*b, of_b) &&
                 columns_of(*a, of_a) == rows_of(*b, of_b) && (b->count == c->count || b->count == 1);
     if (!fits) return kInvalidValue;
+    if (!are_same({a->type, b->type, c->type, computed})) return kNotSupported;
     Call call(name, handle);
     Scalar by = call.scalar(alpha, computed), keeping = call.scalar(beta, computed);
     std::size_t at_a = call.add(*a, 'r', 'r'), at_b = call.add_some(*b, 'r');
@@ -95,6 +104,7 @@ Status sddmm(const char* name, Handle* handle, int of_a, int of_b, const void* a
     bool fits =
         c->rows == rows_of(*a, of_a) && c->columns == columns_of(*b, of_b) && columns_of(*a, of_a) == rows_of(*b, of_b);
     if (!fits) return kInvalidValue;
+    if (!are_same({a->type, b->type, c->type, computed})) return kNotSupported;
     Call call(name, handle);
     Scalar by = call.scalar(alpha, computed), keeping = call.scalar(beta, computed);
     std::size_t at_a = call.add_some(*a, 'r'), at_b = call.add_some(*b, 'r');
@@ -148,7 +158,8 @@ Status refuse(const Handle* handle, const Factors& of, const Steps* steps) {
     if (of.of_a != kAsIs || of.of_b != kAsIs || !is_simulated({of.computed})) return kNotSupported;
     bool fits = of.a->columns == of.b->rows && of.c->rows == of.a->rows && of.c->columns == of.b->columns;
     bool is_by_rows = of.a->format == kRows && of.b->format == kRows && of.c->format == kRows;
-    return !fits ? kInvalidValue : is_by_rows ? kSuccess : kNotSupported;
+    bool is_known = is_by_rows && are_same({of.a->type, of.b->type, of.c->type, of.computed});
+    return !fits ? kInvalidValue : is_known ? kSuccess : kNotSupported;
 }
 
 Status estimate(const char* name, Handle* handle, const Factors& of, Steps* steps, std::size_t* bytes,
@@ -189,7 +200,8 @@ Status compute(const char* name, Handle* handle, const Factors& of, Steps* steps
                 made->count += is_new;
             }
     };
-    Status status = call.submit(double(of.a->count) * mean, run);
+    double cost = double(of.a->count) * mean + kOfRow * (double(of.a->rows) + double(of.b->rows));
+    Status status = call.submit(cost, run);
     if (!status && !call.was_affordable()) return kInsufficientResources;
     if (!status && cuStreamSynchronize(handle->stream)) return kExecutionFailed;
     if (!status) of.c->count = steps->product->count;
@@ -199,14 +211,16 @@ Status compute(const char* name, Handle* handle, const Factors& of, Steps* steps
 Status copy(const char* name, Handle* handle, const Factors& of, Steps* steps) {
     if (Status refused = refuse(handle, of, steps)) return refused;
     Call call(name, handle);
-    if (!call.scalar(of.beta, of.computed).is(0)) return kNotSupported;  // C has no elements before
+    Scalar keeping = call.scalar(of.beta, of.computed);  // C has its elements in the places of the product's
     Sparse c = *of.c;
     c.count = std::min(c.count, steps->product->count);
-    std::size_t of_c = call.add(c, 'w', 'w');
+    std::size_t of_c = call.add(c, 'w', keeping.is(0) ? 'w' : 'b');
     call.add_work(steps->product->first_area, 'r');
     call.add_work(steps->product->second_area, 'r');
-    return call.submit(double(c.count), [c, of_c, made = steps->product](const library::Views& views) {
+    double cost = double(c.count) + double(c.rows);
+    return call.submit(cost, [c, of_c, keeping, made = steps->product](const library::Views& views) {
         View view = Call::at(views, of_c);
+        Complex beta_now = keeping.get(views);
         i64 place = 0;
         for (i64 row = 0; row <= c.rows; row++) {
             store_index(view.majors, c.width_of_majors, row, place + c.base);
@@ -214,7 +228,8 @@ Status copy(const char* name, Handle* handle, const Factors& of, Steps* steps) {
             for (const auto& [column, value] : made->rows[std::size_t(row)]) {
                 if (place == c.count) break;
                 store_index(view.minors, c.width_of_minors, place, column + c.base);
-                store(view.values + u64(place++) * size_of(c.type), c.type, value);
+                u8* at = view.values + u64(place++) * size_of(c.type);
+                store(at, c.type, value + (beta_now == 0.0 ? 0.0 : beta_now * load(at, c.type)));
             }
         }
     });
@@ -235,6 +250,11 @@ struct Some {
         }
     }
 };
+
+Status refuse(const Handle* handle, const SparseVector* x, const Vector* y) {
+    if (!handle || !x || !y) return handle ? kInvalidValue : kNotInitialized;
+    return are_same({x->type, y->type}) ? kSuccess : kNotSupported;
+}
 
 Some add(Call& call, const SparseVector& x, char of_x, const Vector& y, char of_y) {
     std::size_t indices = call.add(x.indices, u64(x.count) * bytes_of(x.width), 'r');
@@ -303,7 +323,7 @@ CUSPARSE Status cusparseSpGEMM_copy(Handle* handle, int of_a, int of_b, const vo
 }
 
 CUSPARSE Status cusparseGather(Handle* handle, const Vector* y, const SparseVector* x) {
-    if (!handle || !x || !y) return handle ? kInvalidValue : kNotInitialized;
+    if (Status refused = refuse(handle, x, y)) return refused;
     Call call(__func__, handle);
     Some some = add(call, *x, 'w', *y, 'r');
     return call.submit(double(x->count), [some](const library::Views& views) {
@@ -311,7 +331,7 @@ CUSPARSE Status cusparseGather(Handle* handle, const Vector* y, const SparseVect
     });
 }
 CUSPARSE Status cusparseScatter(Handle* handle, const SparseVector* x, const Vector* y) {
-    if (!handle || !x || !y) return handle ? kInvalidValue : kNotInitialized;
+    if (Status refused = refuse(handle, x, y)) return refused;
     Call call(__func__, handle);
     Some some = add(call, *x, 'r', *y, 'w');
     return call.submit(double(x->count), [some](const library::Views& views) {

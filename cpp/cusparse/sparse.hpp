@@ -146,6 +146,11 @@ inline Element turned(const Element& one, int operation) {
 constexpr std::size_t kWork = 256;  // bytes of any work area
 constexpr double kAffordable = 2e9;  // multiplications of all calls: a CPU takes seconds for them
 bool is_simulated(std::initializer_list<int> types);  // says it, if not
+// Of numbers of several types NVIDIA's computes a product with a vector alone.
+inline bool are_same(std::initializer_list<int> types) {
+    return std::all_of(types.begin(), types.end(), [&](int type) { return type == *types.begin(); });
+}
+constexpr double kOfRow = 20;  // what a row of a sum or product costs beside its multiplications
 
 // A factor: in the host's memory, where it is read at once, or in the device's.
 struct Scalar {

@@ -48,7 +48,7 @@ Status count(const char* name, Handle* handle, int m, int n, const Term& left, c
     call.add_work(area);
     auto found = std::make_shared<std::atomic<i64>>(-1);
     int base = of_c->base;
-    Status status = call.submit(double(a.count) + double(b.count), [=](const library::Views& views) {
+    Status status = call.submit(double(a.count) + double(b.count) + kOfRow * m, [=](const library::Views& views) {
         auto rows = rows_of(a, Call::at(views, of_a), 0, b, Call::at(views, of_b), 0, false);
         i64 place = 0;
         for (i64 i = 0; i <= m; i++) {
@@ -83,7 +83,7 @@ Status add(const char* name, Handle* handle, int m, int n, int type, const Term&
     std::size_t of_values = call.add(values, u64(c.count) * size_of(type), 'w');
     call.add_work(area);
     if (known < 0) call.touches_more();
-    return call.submit(double(a.count) + double(b.count), [=](const library::Views& views) {
+    return call.submit(double(a.count) + double(b.count) + kOfRow * m, [=](const library::Views& views) {
         i64 place = 0;
         for (const auto& row :
              rows_of(a, Call::at(views, of_a), alpha.get(views), b, Call::at(views, of_b), beta.get(views), true))

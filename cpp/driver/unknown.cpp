@@ -62,7 +62,10 @@ struct WithAddresses {
             const Object* object = find_object(check::word_at(space, word.offset));
             if (!object || word.offset + 8 > space.size()) continue;
             memcpy(space.data() + word.offset, &object->address, sizeof object->address);
-            if (!object->is_surface && word.role == check::Role::Unknown) word.role = check::Role::Read;
+            if (!object->is_surface && word.role == check::Role::Unknown) {  // a texture is read, if at all
+                word.role = check::Role::Read;
+                word.found = true;
+            }
             any = true;
         }
     }

@@ -55,6 +55,14 @@ $L__BB0_2:
     st.global.u32 [%rd3], %r3;
     ret;
 }
+.visible .entry keep(.param .u64 tex, .param .u64 out)
+{
+    .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [tex];
+    ld.param.u64 %rd2, [out];
+    st.global.u64 [%rd2], %rd1;
+    ret;
+}
 .visible .entry measure(.param .u64 tex, .param .u64 out)
 {
     .reg .b32 %r<4>;
@@ -151,6 +159,7 @@ def found(checked, *lines):
     (TEXTURE, "upload(a)", "fetch(b, texture)", [("write/read", True)]),
     (TEXTURE, "fetch(a, texture)", "upload(b)", [("read/write", True)]),
     (TEXTURE, "upload(a, 2)", "fetch(b, texture)", [("write/read", False)]),         # other rows, perhaps
+    (TEXTURE, "upload(a)", 'launch("keep", b, texture, q)', [("write/read", False)]),   # for another kernel, perhaps
     (LINEAR, "ok(cuda.cuMemsetD8Async(p, 1, 4096, a))", "fetch(b, texture)", [("write/read", True)]),
     (MIPMAP, "upload(a)", "fetch(b, texture)", [("write/read", True)]),
     (TEXTURE + SURFACE, 'launch("put", a, surface)', "fetch(b, texture)", [("write/read", True)]),
