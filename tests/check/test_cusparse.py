@@ -371,6 +371,70 @@ ok(driver.cuCtxSynchronize())
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 
+def test_numbers_of_several_types(checked):
+    """NVIDIA's computes a product with a vector of them, and nothing else."""
+    run = checked(BEGIN + STEPS + """
+wide = A.astype("d")
+W, _ = matrix(wide)
+u8, v8 = (vector(device(numpy.ones(8)), 8, "d") for _ in range(2))
+D, E, F, G = dense(A, device(A)), dense(A, device(A)), dense(wide, device(wide)), dense(wide, device(wide))
+s = made("SpVec", L(8), L(8), device(numpy.zeros(8)), device(numpy.zeros(8, "i4")), 2, 0, 1)
+double, none = c_double(1), c_double(0)
+for name in ("SpSV", "SpSM", "SpGEMM"):
+    ok(getattr(sparse, f"cusparse{name}_createDescr")(byref(steps)))
+    globals()[name] = c_void_p(steps.value)
+def refused(name, *arguments):
+    assert getattr(sparse, "cusparse" + name)(of_sparse, *arguments) == 10, name
+refused("SpMV", 0, byref(double), W, x8, byref(none), v8, 1, 0, area)
+refused("SpMV", 0, byref(double), W, x8, byref(none), y8, 0, 0, area)
+refused("SpMV", 0, byref(one), M, x8, byref(zero), y8, 1, 0, area)
+refused("SpMM", 0, 0, byref(double), M, F, byref(none), G, 1, 0, area)
+refused("SDDMM", 0, 0, byref(one), D, E, byref(zero), W, 0, 0, area)
+refused("SpGEMM_compute", 0, 0, byref(one), M, W, byref(zero), M, 0, 0, SpGEMM, byref(room), area)
+refused("SparseToDense", M, F, 0, area)
+refused("DenseToSparse_analysis", F, M, 0, area)
+refused("SpSV_solve", 0, byref(double), M, u8, v8, 1, 0, SpSV)
+refused("SpSM_solve", 0, 0, byref(double), M, F, G, 1, 0, SpSM)
+refused("Gather", x8, s)
+refused("Scatter", s, x8)
+for dtype in "dF":
+    like = numpy.zeros(8, dtype)
+    p = device(like)
+    factors = numpy.array([2, 0], dtype)
+    run("SpMV", 0, c_void_p(factors.ctypes.data), M, vector(device(like + 1), 8, dtype),
+        c_void_p(factors.ctypes.data + factors.itemsize), vector(p, 8, dtype), TYPES[dtype], 0, area)
+    close(got(p, like), 2 * A.sum(1))
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+def test_a_product_of_sparse_matrices_is_added(checked):
+    """... to what the matrix had in the places of its elements."""
+    run = checked(BEGIN + STEPS + """
+expected = parts(A @ A, "Csr")
+ok(sparse.cusparseSpGEMM_createDescr(byref(steps)))
+C, result = matrix(A @ A, arrays=[device(expected[0]), device(expected[1]), device(numpy.ones_like(expected[2]))])
+for factor in (c_float(3), c_float(0)):
+    factors = 0, 0, byref(one), M, M, byref(factor), C, 0, 0, steps
+    for name in ("workEstimation", "compute"):
+        run("SpGEMM_" + name, *factors, byref(room), area)
+    run("SpGEMM_copy", *factors)
+    close(got(result[2], expected[2]), expected[2] + factor.value)
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+def test_rows_without_elements_cost_something(checked):
+    """A sum of so many rows would keep a CPU for minutes."""
+    run = checked(BEGIN + STEPS + """
+of, rows = made("MatDescr"), 1 << 27
+offsets = c_void_p(int(ok(driver.cuMemAlloc(4 * rows + 4))))
+assert sparse.cusparseXcsrgeam2Nnz(of_sparse, rows, 8, of, 0, offsets, None, of, 0, offsets, None, of, offsets,
+                                   byref(number), area) == 11
+""")
+    assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
 def test_the_offsets_of_a_sum_are_of_that_sum(checked):
     """Where the same memory has those of another sum by now, it is not known how many elements there are."""
     run = checked(BEGIN + STEPS + """
