@@ -3,6 +3,7 @@
 // The runtime calls these hooks under its own lock, and the driver's lock is a leaf there. The place in the program is
 // looked up before: a place that was never seen takes the GIL.
 #include "calls.hpp"
+#include "memory.hpp"
 #include "unknown.hpp"
 
 #include "engine/reports.hpp"
@@ -86,6 +87,20 @@ struct Simulated {
 
     static void note(void* context, void* handle, const check::CachedPiece& piece) {
         with(context, handle, [&](const check::Reported& to) { to.cached(piece); });
+        if (!piece.returned) clear(context, handle, piece);
+    }
+
+    // What kernels would have written there before the program reads it is 0, not what an earlier owner has left: the
+    // result of a reduction, a number of elements. The program's own small numbers are in small pieces.
+    static void clear(void* context, void* handle, const check::CachedPiece& piece) {
+        constexpr u64 kSmall = u64(1) << 20;
+        if (driver().forked || !driver().config.unknown_kernels || piece.bytes > kSmall) return;
+        Lock lock(driver().mutex);
+        Stream* stream = stream_in(context, handle);
+        if (!stream || stream->capture || !on_device(piece.address, piece.bytes)) return;
+        submit_unseen(stream, "clear", [address = piece.address, bytes = piece.bytes] {
+            if (on_device(address, bytes)) poison_fresh(address, bytes);
+        });
     }
 };
 

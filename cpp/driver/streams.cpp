@@ -287,6 +287,13 @@ void wait_for(Stream* stream, Position position) {
     push(stream, std::move(wait));
 }
 
+void submit_unseen(Stream* stream, const char* name, std::function<void()> run) {
+    Queued operation;
+    operation.name = name;
+    operation.run = std::move(run);
+    push(stream, std::move(operation));
+}
+
 void come_after_legacy(Lock& lock, Stream* stream, Stream* legacy) {
     order_with_legacy(lock, legacy);
     wait_for(stream, end_of(legacy));

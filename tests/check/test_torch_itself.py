@@ -256,6 +256,19 @@ def test_what_is_never_waited_for_is_wrong(check):
     assert check(program, "fixed", end="") == set()
 
 
+def test_what_no_kernel_has_computed_is_zero(check):
+    """PyTorch goes on by results that it reads on the host; the memory had another owner before."""
+    assert check("""
+x, square = torch.zeros(8, device="cuda"), torch.eye(4).cuda()
+for _ in range(4):
+    ones = [torch.ones(128).cuda() for _ in range(8)]
+    del ones
+    assert not x.any().item()
+    torch.linalg.solve(square, square), torch.linalg.inv(square)
+    assert torch.nonzero(x).shape == (0, 1)
+""") == set()
+
+
 def test_torch_compile_on_its_own_pool(check):
     """It saves the state of a pool and restores it."""
     program = """
