@@ -5,6 +5,7 @@
 // stored by columns.
 #pragma once
 
+#include "element_types.hpp"
 #include "library_call.hpp"
 
 #include <complex>
@@ -33,19 +34,7 @@ enum Status : int {
 };
 Status status_of(CUresult result);
 
-// Of an element, as cudaDataType numbers it.
-enum Type : int {
-    kFloat = 0,
-    kDouble = 1,
-    kHalf = 2,
-    kInt8 = 3,
-    kComplexFloat = 4,
-    kComplexDouble = 5,
-    kInt32 = 10,
-    kBrain = 14,
-};
-std::size_t size_of(Type type);  // 0: not supported
-inline bool is_complex(Type type) { return type == kComplexFloat || type == kComplexDouble; }
+using namespace element_types;
 Complex load(const u8* at, Type type);
 void store(u8* at, Type type, const Complex& value);
 

@@ -61,20 +61,6 @@ Status status_of(CUresult result) {
                                                                                         : kExecutionFailed;
 }
 
-std::size_t size_of(Type type) {
-    switch (type) {
-        case kInt8: return 1;
-        case kHalf:
-        case kBrain: return 2;
-        case kFloat:
-        case kInt32: return 4;
-        case kDouble:
-        case kComplexFloat: return 8;
-        case kComplexDouble: return 16;
-    }
-    return 0;
-}
-
 Complex load(const u8* at, Type type) {
     switch (type) {
         case kFloat: return bits<float>(at);

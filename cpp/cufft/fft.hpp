@@ -4,6 +4,7 @@
 // The signatures are those of cufft.h and cufftXt.h, with plain types: no header of cuFFT is needed to build this.
 #pragma once
 
+#include "element_types.hpp"
 #include "library_call.hpp"
 
 #include <array>
@@ -18,6 +19,7 @@ namespace cufft {
 using i64 = long long;
 using u64 = std::uint64_t;
 using Complex = std::complex<double>;
+using namespace element_types;
 
 enum Status : int {
     kSuccess = 0,

@@ -20,25 +20,11 @@ struct Place {
     bool is_right() const { return rows >= 0 && columns >= 0 && pitch >= std::max<i64>(rows, 1); }
 };
 
-template <class T>
-Complex load_parts(const unsigned char* at, bool is_complex) {
-    T parts[2] = {};
-    memcpy(parts, at, is_complex ? sizeof parts : sizeof(T));
-    return {double(parts[0]), double(parts[1])};
-}
-template <class T>
-void store_parts(unsigned char* at, bool is_complex, const Complex& number) {
-    T parts[2] = {T(number.real()), T(number.imag())};
-    memcpy(at, parts, is_complex ? sizeof parts : sizeof(T));
-}
-
 inline Matrix load(const unsigned char* at, const Place& place) {
     Matrix made(place.rows, place.columns);
     for (i64 j = 0; j < place.columns; j++)
-        for (i64 i = 0; i < place.rows; i++) {
-            const unsigned char* one = at + u64(j * place.pitch + i) * size_of(place.type);
-            made(i, j) = (place.type & 1 ? load_parts<double> : load_parts<float>)(one, is_complex(place.type));
-        }
+        for (i64 i = 0; i < place.rows; i++)
+            made(i, j) = load_number(at + u64(j * place.pitch + i) * size_of(place.type), place.type);
     return made;
 }
 
@@ -48,8 +34,7 @@ void store(unsigned char* at, const Place& place, const Matrix& numbers, Part&& 
     for (i64 j = 0; j < place.columns; j++)
         for (i64 i = 0; i < place.rows; i++) {
             if (!part(i, j)) continue;
-            unsigned char* one = at + u64(j * place.pitch + i) * size_of(place.type);
-            (place.type & 1 ? store_parts<double> : store_parts<float>)(one, is_complex(place.type), numbers(i, j));
+            store_number(at + u64(j * place.pitch + i) * size_of(place.type), place.type, numbers(i, j));
         }
 }
 inline void store(unsigned char* at, const Place& place, const Matrix& numbers) {
@@ -82,9 +67,7 @@ class Call {
   public:
     Call(const char* name, const Handle* handle) : call_{name, handle->stream, {}, {}, false} {}
 
-    std::size_t add(const Place& place, char use) {
-        return add(extent_of(place, use));
-    }
+    std::size_t add(const Place& place, char use) { return add(extent_of(place, use)); }
     // Of a large one the diagonal alone counts.
     std::size_t add_triangle(const Place& place, int triangle, char use) {
         u64 size = size_of(place.type), first = reinterpret_cast<u64>(place.first), step = u64(place.pitch) * size;

@@ -8,6 +8,7 @@
 // stored by columns.
 #pragma once
 
+#include "element_types.hpp"
 #include "library_call.hpp"
 
 #include <complex>
@@ -34,12 +35,7 @@ struct Handle {
     CUstream stream = nullptr;
 };
 
-// Of an element, as cudaDataType numbers it.
-enum Type : int { kFloat = 0, kDouble = 1, kComplexFloat = 4, kComplexDouble = 5 };
-inline bool is_type(int type) { return type == kFloat || type == kDouble || (type | 1) == kComplexDouble; }
-inline bool is_complex(Type type) { return type >= kComplexFloat; }
-inline Type real_of(Type type) { return Type(type & 1); }
-inline u64 size_of(Type type) { return (type & 1 ? 8 : 4) * (is_complex(type) ? 2 : 1); }
+using namespace element_types;
 
 enum Triangle : int { kLower = 0, kUpper = 1 };
 

@@ -3,29 +3,6 @@
 
 namespace cusparse {
 
-namespace {
-
-template <class T>
-Complex load_parts(const u8* at, bool is_complex) {
-    T parts[2] = {};
-    memcpy(parts, at, is_complex ? sizeof parts : sizeof(T));
-    return {double(parts[0]), double(parts[1])};
-}
-template <class T>
-void store_parts(u8* at, bool is_complex, const Complex& number) {
-    T parts[2] = {T(number.real()), T(number.imag())};
-    memcpy(at, parts, is_complex ? sizeof parts : sizeof(T));
-}
-
-}  // namespace
-
-Complex load(const u8* at, int type) {
-    return (type & 1 ? load_parts<double> : load_parts<float>)(at, is_complex(type));
-}
-void store(u8* at, int type, const Complex& number) {
-    (type & 1 ? store_parts<double> : store_parts<float>)(at, is_complex(type), number);
-}
-
 i64 load_index(const u8* at, int width, i64 i) {
     if (width == kIndex64) {
         i64 index;

@@ -21,7 +21,7 @@ Complex element(const Dense& a, const u8* at, int operation, i64 row, i64 column
 // The matrix may have real numbers where the others are complex, and float ones where the others are double.
 bool may_multiply(int of_matrix, int of_vectors) {
     bool is_shorter = of_matrix == kFloat && of_vectors == kDouble;
-    bool is_real = is_complex(of_vectors) && !is_complex(of_matrix) && (of_matrix & 1) == (of_vectors & 1);
+    bool is_real = is_complex(of_vectors) && !is_complex(of_matrix) && is_double(of_matrix) == is_double(of_vectors);
     return of_matrix == of_vectors || is_shorter || is_real;
 }
 

@@ -8,6 +8,7 @@
 // The signatures are those of cusparse.h, with plain types: no header of cuSPARSE is needed to build this.
 #pragma once
 
+#include "element_types.hpp"
 #include "library_call.hpp"
 #include "not_simulated.hpp"
 
@@ -39,13 +40,9 @@ enum Status : int {
     kInsufficientResources = 11,
 };
 
-// Of an element, as cudaDataType numbers it.
-enum Type : int { kFloat = 0, kDouble = 1, kComplexFloat = 4, kComplexDouble = 5 };
-inline bool is_type(int type) { return type == kFloat || type == kDouble || (type | 1) == kComplexDouble; }
-inline bool is_complex(int type) { return type >= kComplexFloat; }
-inline u64 size_of(int type) { return (type & 1 ? 8 : 4) * (is_complex(type) ? 2 : 1); }
-Complex load(const u8* at, int type);
-void store(u8* at, int type, const Complex& number);
+using namespace element_types;
+inline Complex load(const u8* at, int type) { return load_number(at, type); }
+inline void store(u8* at, int type, const Complex& number) { store_number(at, type, number); }
 
 enum Operation : int { kAsIs = 0, kTransposed = 1, kConjugated = 2 };
 inline bool is_operation(int operation) { return operation >= kAsIs && operation <= kConjugated; }
