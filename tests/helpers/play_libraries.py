@@ -6,51 +6,14 @@ prints the names of those that say, or do, something wrong.
 """
 from __future__ import annotations
 
-import ctypes
 import json
 import sys
 from collections.abc import Callable
-from ctypes import byref, c_char, c_float, c_int, c_longlong, c_size_t, c_uint64, c_ulonglong, c_void_p
+from ctypes import byref, c_char, c_float, c_int, c_longlong, c_size_t, c_uint64, c_void_p
 
 import numpy
-
-STREAM = 0x5000
-Extent = tuple[str, int, int, int, str]                 # the array, width, rows, pitch, use
-
-
-class Library:
-    def __init__(self, path: str) -> None:
-        self.at = ctypes.CDLL(path)
-        self.at.newest_call.restype = ctypes.c_char_p
-        self.generator, self.handle = c_void_p(), c_void_p()
-        self.ok("curandCreateGenerator", byref(self.generator), 100)
-        self.ok("curandSetStream", self.generator, c_void_p(STREAM))
-        self.ok("cublasCreate_v2", byref(self.handle))
-        self.ok("cublasSetStream_v2", self.handle, c_void_p(STREAM))
-
-    def ok(self, name: str, *arguments: object) -> None:
-        assert getattr(self.at, name)(*arguments) == 0, name
-
-    def newest(self, **arrays: numpy.ndarray) -> tuple[str, int, list[Extent]]:
-        name, stream, *words = self.at.newest_call().decode().split()
-        names = {str(array.ctypes.data): which for which, array in arrays.items()}
-        extents = [(names.get(words[i], "elsewhere"), *map(int, words[i + 1:i + 4]), words[i + 4])
-                   for i in range(0, len(words), 5)]
-        return name, int(stream), extents               # type: ignore[return-value]
-
-    def numbers(self, seed: int | None = None, offset: int | None = None) -> list[float]:
-        if seed is not None:
-            self.ok("curandSetPseudoRandomGeneratorSeed", self.generator, c_ulonglong(seed))
-        if offset is not None:
-            self.ok("curandSetGeneratorOffset", self.generator, c_ulonglong(offset))
-        out = numpy.zeros(16, "f4")
-        self.ok("curandGenerateUniform", self.generator, pointer(out), c_size_t(16))
-        assert self.newest(out=out) == ("curandGenerateUniform", STREAM, [("out", 64, 1, 64, "w")])
-        return list(map(float, out))
-
-
-def pointer(array: numpy.ndarray) -> c_void_p:
-    return c_void_p(array.ctypes.data)
+import play_sparse
+from played_library import STREAM, Extent, Library, pointer
 
 
 def numbers_follow_from_the_seed(library: Library) -> None:
@@ -100,6 +63,13 @@ def a_batch_of_products(library: Library) -> None:
     assert library.newest(a=a, b=b, c=c) == ("cublasSgemmStridedBatched", STREAM, [
         ("a", 8, 2, 8, "r"), ("b", 8, 6, 8, "r"), ("c", 16, 3, 24, "w")])
     assert list(c[:18]) == [2, 2, 2, 2, 1, 1] * 3
+
+
+def a_product_with_a_null_factor(library: Library) -> None:
+    pointers, beta = numpy.zeros(4, "u8"), numpy.zeros(1, "f4")
+    library.ok("cublasSetPointerMode_v2", library.handle, 1)
+    at, b = pointer(pointers), pointer(beta)
+    assert library.at.cublasSgemmBatched(library.handle, 0, 0, 2, 2, 2, None, at, 2, at, 2, b, at, 2, 4) == 7
 
 
 def equations_of_a_triangle(library: Library) -> None:
@@ -296,98 +266,13 @@ def factors_of_a_batch(library: Library) -> None:
     assert list(infos) == [0, 0, 0]
 
 
-class SparseThings:
-    """Of the matrix (1, 2; 0, 3) in CSR, with two vectors."""
-
-    def __init__(self, library: Library) -> None:
-        self.library, self.handle, self.one, self.zero = library, c_void_p(), c_float(1), c_float(0)
-        library.ok("cusparseCreate", byref(self.handle))
-        library.ok("cusparseSetStream", self.handle, c_void_p(STREAM))
-        self.offsets, self.indices = numpy.array([0, 2, 3], "i4"), numpy.array([0, 1, 1], "i4")
-        self.values, self.area = numpy.array([1, 2, 3], "f4"), numpy.zeros(256, "u1")
-        self.x, self.y = numpy.array([8, 3], "f4"), numpy.zeros(2, "f4")
-        self.matrix = self.made("Csr", c_longlong(2), c_longlong(2), c_longlong(3), pointer(self.offsets),
-                                pointer(self.indices), pointer(self.values), 2, 2, 0, 0)
-        self.of_x, self.of_y = (self.made("DnVec", c_longlong(2), pointer(p), 0) for p in (self.x, self.y))
-
-    def made(self, name: str, *arguments: object) -> c_void_p:
-        found = c_void_p()
-        self.library.ok("cusparseCreate" + name, byref(found), *arguments)
-        return found
-
-    def newest(self, **more: numpy.ndarray) -> tuple[str, int, list[Extent]]:
-        return self.library.newest(offsets=self.offsets, indices=self.indices, values=self.values, area=self.area,
-                                   x=self.x, y=self.y, **more)
-
-
-STRUCTURE: list[Extent] = [("offsets", 12, 1, 12, "r"), ("indices", 12, 1, 12, "r")]
-OF_MATRIX: list[Extent] = [*STRUCTURE, ("values", 12, 1, 12, "r")]
-
-
-def a_product_of_a_sparse_matrix(library: Library) -> None:
-    for operation, expected in ((0, [14, 9]), (1, [8, 25])):
-        of = SparseThings(library)
-        library.ok("cusparseSpMV", of.handle, operation, byref(of.one), of.matrix, of.of_x, byref(of.zero), of.of_y, 0,
-                   0, pointer(of.area))
-        assert of.newest() == ("cusparseSpMV", STREAM, [
-            *OF_MATRIX, ("x", 8, 1, 8, "r"), ("y", 8, 1, 8, "w"), ("area", 256, 1, 256, "w")])
-        assert list(of.y) == expected
-
-
-def equations_of_a_sparse_triangle(library: Library) -> None:
-    """They hold the work area of their analysis."""
-    of, steps, fill = SparseThings(library), c_void_p(), c_int(1)
-    library.ok("cusparseSpMatSetAttribute", of.matrix, 0, byref(fill), c_size_t(4))
-    library.ok("cusparseSpSV_createDescr", byref(steps))
-    arguments = of.handle, 0, byref(of.one), of.matrix, of.of_x, of.of_y, 0, 0, steps
-    library.ok("cusparseSpSV_analysis", *arguments, pointer(of.area))
-    library.ok("cusparseSpSV_solve", *arguments)
-    assert of.newest() == ("cusparseSpSV_solve", STREAM, [
-        *OF_MATRIX, ("x", 8, 1, 8, "r"), ("y", 8, 1, 8, "w"), ("area", 256, 1, 256, "b")])
-    assert list(of.y) == [6, 1]
-
-
-def a_sparse_matrix_of_a_dense_one(library: Library) -> None:
-    of, dense = SparseThings(library), numpy.array([0, 5, 6, 7], "f4")
-    matrix = of.made("DnMat", c_longlong(2), c_longlong(2), c_longlong(2), pointer(dense), 0, 1)
-    library.ok("cusparseDenseToSparse_analysis", of.handle, matrix, of.matrix, 0, pointer(of.area))
-    assert of.newest(dense=dense) == ("cusparseDenseToSparse_analysis", STREAM, [
-        ("dense", 8, 2, 8, "r"), ("offsets", 12, 1, 12, "w"), ("area", 256, 1, 256, "w")])
-    library.ok("cusparseDenseToSparse_convert", of.handle, matrix, of.matrix, 0, pointer(of.area))
-    assert (list(of.offsets), list(of.indices), list(of.values)) == ([0, 1, 3], [1, 0, 1], [6, 5, 7])
-
-
-def a_sparse_matrix_by_columns(library: Library) -> None:
-    of, values, offsets, rows = SparseThings(library), numpy.zeros(3, "f4"), numpy.zeros(3, "i4"), numpy.zeros(3, "i4")
-    of.offsets[:], of.indices[:] = [0, 2, 3], [0, 1, 0]
-    library.ok("cusparseCsr2cscEx2", of.handle, 2, 2, 3, pointer(of.values), pointer(of.offsets), pointer(of.indices),
-               pointer(values), pointer(offsets), pointer(rows), 0, 1, 0, 1, pointer(of.area))
-    name, stream, extents = of.newest(new_values=values, new_offsets=offsets, rows=rows)
-    assert (name, stream, extents) == ("cusparseCsr2cscEx2", STREAM, [
-        *OF_MATRIX, ("new_offsets", 12, 1, 12, "w"), ("rows", 12, 1, 12, "w"), ("new_values", 12, 1, 12, "w"),
-        ("area", 256, 1, 256, "w")])
-    assert (list(offsets), list(rows), list(values)) == ([0, 2, 3], [0, 1, 0], [1, 3, 2])
-
-
-def offsets_that_no_kernel_has_written(library: Library) -> None:
-    """They count as those before them, and indices outside of the matrix are left out."""
-    of = SparseThings(library)
-    of.offsets[:], of.indices[:] = [3, -1, 99], [0, 7, -1]
-    library.ok("cusparseSpMV", of.handle, 0, byref(of.one), of.matrix, of.of_x, byref(of.zero), of.of_y, 0, 0, None)
-    assert list(of.y) == [0, 0]
-    of.offsets[:] = [0, 3, 1]
-    library.ok("cusparseSpMV", of.handle, 0, byref(of.one), of.matrix, of.of_x, byref(of.zero), of.of_y, 0, 0, None)
-    assert list(of.y) == [8, 0]
-
-
 CALLS: list[Callable[[Library], None]] = [
     numbers_follow_from_the_seed, numbers_follow_from_the_offset, a_product, a_product_that_is_added,
-    a_product_with_a_transposed_matrix, a_batch_of_products, equations_of_a_triangle,
-    equations_of_an_upper_triangle, a_product_with_a_diagonal, a_transform_to_complex_numbers,
+    a_product_with_a_transposed_matrix, a_batch_of_products, a_product_with_a_null_factor,
+    equations_of_a_triangle, equations_of_an_upper_triangle, a_product_with_a_diagonal, a_transform_to_complex_numbers,
     a_transform_to_real_numbers, a_transform_in_its_place, transforms_with_a_work_area, equations,
     values_and_vectors, a_triangle, equations_of_any_type, products_with_reflections, values_of_a_batch,
-    factors_of_a_batch, a_product_of_a_sparse_matrix, equations_of_a_sparse_triangle, a_sparse_matrix_of_a_dense_one,
-    a_sparse_matrix_by_columns, offsets_that_no_kernel_has_written, sorting, sorting_by_keys]
+    factors_of_a_batch, *play_sparse.CALLS, sorting, sorting_by_keys]
 
 
 def wrong(path: str) -> list[str]:
