@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from checked_libraries import check_wait_and_repair, check_wait_and_repair_in_cupy, needs
+from checked_libraries import check_call_of_cupys, check_wait_and_repair, needs
 from closed_libraries import BEGIN
 
 pytestmark = pytest.mark.simulator
@@ -177,26 +177,14 @@ for name, *arguments in calls(one, one):
 
 
 CUPY = """
-import sys
-import cupy, numpy
 from cupy import cublas
 from cupyx.scipy import linalg
-a, b = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
 x, y = (cupy.asarray(numpy.asfortranarray(numpy.eye(8) + 1)) for _ in range(2))
 d = cupy.asarray(numpy.ones(8))
-cupy.cuda.Device().synchronize()
-def wait():
-    if "fixed" in sys.argv:
-        b.wait_event(a.record())
-with a:
-    z = CALL
-wait()
-with b:
-    w = z * 2                                               # the second
 """
 
 
 @needs("cupy", "nvidia.cuda_nvrtc")
 @pytest.mark.parametrize("call", ["linalg.solve_triangular(x, y, lower=True)", "cublas.dgmm('L', x, d)"])
 def test_races_with_cupys_calls(checked, call):
-    check_wait_and_repair_in_cupy(checked, CUPY.replace("CALL", f"{call}       # the first"), "write/read")
+    check_call_of_cupys(checked, CUPY, call)

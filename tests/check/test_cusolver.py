@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from checked_libraries import check_wait_and_repair, check_wait_and_repair_in_cupy, needs
+from checked_libraries import check_call_of_cupys, check_wait_and_repair, needs
 from closed_libraries import SOLVER as BEGIN
 
 pytestmark = pytest.mark.simulator
@@ -173,27 +173,14 @@ def test_what_is_missing_is_named_at_the_end(checked, library, name):
 
 
 CUPY = """
-import sys
-import cupy, numpy
-a, b = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
 x = cupy.asarray(numpy.eye(8) + 1)
-cupy.cuda.Device().synchronize()
-def wait():
-    if "fixed" in sys.argv:
-        b.wait_event(a.record())
-with a:
-    z = CALL                                                # the first
-wait()
-with b:
-    y = (z[0] if isinstance(z, tuple) else z) * 2           # the second
 """
 
 
 @needs("cupy", "nvidia.cuda_nvrtc")
 @pytest.mark.parametrize("call", ["svd(x, compute_uv=False)", "cholesky(x)", "solve(x, x[0])", "qr(x)", "eigh(x)"])
 def test_races_with_cupys_linear_algebra(checked, call):
-    program = CUPY.replace("CALL", f"cupy.linalg.{call}".ljust(11))
-    check_wait_and_repair_in_cupy(checked, program, "write/read")
+    check_call_of_cupys(checked, CUPY, f"cupy.linalg.{call}", "(z[0] if isinstance(z, tuple) else z)")
 
 
 @needs("cupy", "nvidia.cuda_nvrtc")

@@ -68,6 +68,28 @@ def check_wait_and_repair_in_cupy(checked: Callable[..., Any], program: str, pai
     check_repaired(checked, program)
 
 
+IN_CUPY = """
+import sys
+import cupy, numpy
+{begin}
+a, b = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
+cupy.cuda.Device().synchronize()
+def wait():
+    if "fixed" in sys.argv:
+        b.wait_event(a.record())
+with a:
+    z = {call}       # the first
+wait()
+with b:
+    w = {used} * 2      # the second
+"""
+
+
+def check_call_of_cupys(checked: Callable[..., Any], begin: str, call: str, used: str = "z") -> None:
+    """Another stream reads `used` of what the call makes."""
+    check_wait_and_repair_in_cupy(checked, IN_CUPY.format(begin=begin, call=call, used=used), "write/read")
+
+
 def check_repaired(checked: Callable[..., Any], program: str) -> None:
     run = checked(program, "fixed")
     assert (run.returncode, run.pairs) == (0, []), run.stderr

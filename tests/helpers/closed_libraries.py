@@ -1,4 +1,4 @@
-"""What programs begin with that call cuRAND and cuBLAS by their names."""
+"""What programs begin with that call libraries by their names: cuRAND and cuBLAS, cuSOLVER, cuSPARSE."""
 from __future__ import annotations
 
 import xlogmem.check.cudart
@@ -54,19 +54,23 @@ def gemm(p, q, r, m=8, n=8, k=8, ldc=8, beta=0):
 ones = numpy.ones(64, "f4")
 x, y, z = device(ones), device(ones), device(ones)
 """.replace("MAJOR", str(xlogmem.check.cudart._usual_major()))
-# ... and cuSOLVER.
-SOLVER = BEGIN + f"""
-solver = ctypes.CDLL("libcusolver.so.{xlogmem.check.cudart._usual_major() - 1}")
-""" + """
-CODES = {"S": "f", "D": "d", "C": "F", "Z": "D"}
+NUMBERS = """
 rng = numpy.random.default_rng(0)
-of_solver, info, room = c_void_p(), device(numpy.full(1, 7, "i4")), c_int()
-ok(solver.cusolverDnCreate(byref(of_solver)))
 
 def random(shape, dtype):
     array = rng.standard_normal(shape)
     array = array + 1j * rng.standard_normal(shape) if dtype in "FD" else array
     return numpy.asfortranarray(array.astype(dtype))
+
+def close(one, other):
+    assert numpy.allclose(one, other, rtol=1e-3, atol=1e-3), abs(one - other).max()
+"""
+SOLVER = BEGIN + NUMBERS + f"""
+solver = ctypes.CDLL("libcusolver.so.{xlogmem.check.cudart._usual_major() - 1}")
+""" + """
+CODES = {"S": "f", "D": "d", "C": "F", "Z": "D"}
+of_solver, info, room = c_void_p(), device(numpy.full(1, 7, "i4")), c_int()
+ok(solver.cusolverDnCreate(byref(of_solver)))
 
 def work(name, dtype, *arguments):
     ok(getattr(solver, f"cusolverDn{name}_bufferSize")(of_solver, *arguments, byref(room)))
@@ -79,7 +83,50 @@ def got(p, like):
     ok(driver.cuCtxSynchronize())
     assert host(info, numpy.zeros(1, "i4")) == 0
     return host(p, like)
+"""
+SPARSE = BEGIN + NUMBERS + """
+sparse = ctypes.CDLL("libcusparse.so.12")
+TYPES = {"f": 0, "d": 1, "F": 4, "D": 5}
+L = c_longlong
+of_sparse = c_void_p()
+ok(sparse.cusparseCreate(byref(of_sparse)))
 
-def close(one, other):
-    assert numpy.allclose(one, other, rtol=1e-3, atol=1e-3), abs(one - other).max()
+def run(name, *arguments):
+    ok(getattr(sparse, "cusparse" + name)(of_sparse, *arguments))
+
+def made(name, *arguments):
+    one = c_void_p()
+    ok(getattr(sparse, "cusparseCreate" + name)(byref(one), *arguments))
+    return one
+
+def scattered(shape, dtype):
+    return numpy.asfortranarray(numpy.where(rng.random(shape) < 0.4, random(shape, dtype), 0).astype(dtype))
+
+def parts(A, format, index="i4", base=0):
+    "Its arrays: the offsets, or the rows; the indices; the values."
+    B = A.T if format == "Csc" else A
+    majors, minors = numpy.nonzero(B)
+    values = B[majors, minors]
+    if format != "Coo":
+        majors = numpy.searchsorted(majors, numpy.arange(B.shape[0] + 1))
+    return (majors + base).astype(index), (minors + base).astype(index), values
+
+def matrix(A, format="Csr", index="i4", base=0, arrays=None):
+    arrays = arrays or [device(array) for array in parts(A, format, index, base)]
+    width = 2 if index == "i4" else 3
+    widths = (width,) if format == "Coo" else (width, width)
+    count = numpy.count_nonzero(A)
+    return made(format, L(A.shape[0]), L(A.shape[1]), L(count), *arrays, *widths, base, TYPES[A.dtype.char]), arrays
+
+def dense(A, p, order=1):
+    return made("DnMat", L(A.shape[0]), L(A.shape[1]), L(A.shape[order - 1]), p, TYPES[A.dtype.char], order)
+
+def vector(p, size, dtype):
+    return made("DnVec", L(size), p, TYPES[dtype])
+
+def got(p, like):
+    ok(driver.cuCtxSynchronize())
+    return host(p, like)
+
+area, room, one, zero = device(numpy.zeros(256, "u1")), c_size_t(), c_float(1), c_float(0)
 """
