@@ -84,6 +84,23 @@ def got(p, like):
     assert host(info, numpy.zeros(1, "i4")) == 0
     return host(p, like)
 """
+# Of any type.
+GENERIC_SOLVER = SOLVER + """
+TYPES = {"f": 0, "d": 1, "F": 4, "D": 5}
+L, S = c_longlong, c_size_t
+
+def generic(name, dtype, *arguments, end=()):
+    "Its work area, which is the last of the arguments."
+    on_device, on_host = c_size_t(), c_size_t(7)
+    ok(getattr(solver, f"cusolverDnX{name}_bufferSize")(of_solver, None, *arguments, TYPES[dtype], byref(on_device),
+                                                        byref(on_host), *end))
+    assert on_device.value and not on_host.value
+    return TYPES[dtype], device(numpy.zeros(on_device.value, "u1")), on_device, None, S(0)
+
+def whole(n, dtype, count=()):
+    A = random((*count, n, n), dtype)
+    return A @ A.conj().swapaxes(-1, -2) + n * numpy.eye(n, dtype=dtype)
+"""
 SPARSE = BEGIN + NUMBERS + """
 sparse = ctypes.CDLL("libcusparse.so.12")
 TYPES = {"f": 0, "d": 1, "F": 4, "D": 5}
