@@ -213,6 +213,7 @@ driver = needed("libcuda.so.1")
 setup(ext_modules=[*modules, *rmm_binding(), simulator, preloaded(), simulated_runtime(12, driver),
                    simulated_runtime(13, driver), plain_runtime(12), plain_runtime(13),
                    simulated_library("_curand", "libcurand", "curand", 10, driver),
+                   simulated_library("_nvml", "libnvidia-ml", "nvml", 1, driver),
                    simulated_library("_thrust", "libxlogmem_thrust", "thrust", 1, driver),
                    simulated_library("_cusparse", "libcusparse", "cusparse", 12, driver, "-O2"),
                    *(simulated_library(f"_{name}", f"lib{name}", name, version, driver, "-O2")

@@ -24,7 +24,8 @@ SEARCH = re.compile(rf"benchmarks/src/xlogmem_selftest/|tests/helpers/planted\.p
 TABLE = "tests/defects.toml"
 TESTS_OF_CPP = {"driver": "sim", "cudart": "sim", "curand": "check", "cublas": "check", "cublaslt": "check",
                 "cufft": "check", "cusolver": "check", "cusparse": "check", "thrust": "check", "engine": "check",
-                "host": "check", "preload": "check", "kernels": "check", "cupti": "check", "native": "check"}
+                "nvml": "check", "host": "check", "preload": "check", "kernels": "check", "cupti": "check",
+                "native": "check"}
 
 
 def git(*arguments: str) -> str:

@@ -36,13 +36,13 @@ LIBRARIES = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "libgcc_
 # The simulated ones: whichever has these names is in the process already when they are loaded.
 SONAMES = {"_simcuda": "libcuda.so.1", "_cudart12": "libcudart.so.12", "_cudart13": "libcudart.so.13",
            "_plain12": "libcudart.so", "_plain13": "libcudart.so", "_curand10": "libcurand.so.10",
-           "_thrust1": "libxlogmem_thrust.so.1", "_cusparse12": "libcusparse.so.12",
+           "_thrust1": "libxlogmem_thrust.so.1", "_nvml1": "libnvidia-ml.so.1", "_cusparse12": "libcusparse.so.12",
            **{f"_{name}{version}": f"lib{name}.so.{version}" for name in ("cufft", "cusolver") for version in (11, 12)},
            **{f"_{name}{major}": f"lib{name}.so.{major}" for name in ("cublas", "cublasLt") for major in (12, 13)}}
 THE_SIMULATED = {"_cudart12": {"libcuda.so.1"}, "_cudart13": {"libcuda.so.1"}, "_plain12": {"libcudart.so.12"},
                  "_plain13": {"libcudart.so.13"},
                  **{name: {"libcuda.so.1"} for name in SONAMES
-                    if name.startswith(("_curand", "_cublas", "_cufft", "_cus", "_thrust"))}}
+                    if name.startswith(("_curand", "_cublas", "_cufft", "_cus", "_thrust", "_nvml"))}}
 FROM_THOSE = {**{name: r"cu[A-Z]" for name, needed in THE_SIMULATED.items() if "libcuda.so.1" in needed},
               "_cupy_table": r"cuda[A-Z]"}
 FOREIGN = r"^(cu[A-Z]|cuda[A-Z]|nv)|3rmm|\d+rapids_logger"

@@ -66,6 +66,21 @@ Policy policy_named(const char* name) {
 
 EXPORT int xsim_is_simulator() { return 1; }
 
+// The machine's devices, for NVML (cpp/nvml): also before cuInit, and those that CUDA_VISIBLE_DEVICES leaves out.
+EXPORT int xsim_machine() { return driver().config.machine; }
+
+EXPORT void xsim_describe_device(int number, unsigned char* uuid, u64* bytes, u64* reserved) {
+    Lock lock(driver().mutex);
+    unsigned char own[16];
+    uuid_of(number, own);
+    memcpy(uuid, own, sizeof own);
+    const Config& config = driver().config;
+    *bytes = config.memory;
+    *reserved = 0;
+    for (std::size_t device = 0; device < config.visible.size(); device++)
+        if (config.visible[device] == number) *reserved = memory().devices[device].reserved;
+}
+
 EXPORT int xsim_is_lost() { return driver().forked; }
 
 // A stream's number, which no other stream has, and whether it is there: a library's pool has memory of streams that

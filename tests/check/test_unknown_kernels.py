@@ -117,6 +117,30 @@ def test_an_end_that_missing_results_may_explain(checked, end, said, more):
         assert (text in run.stderr) == (text in other), run.stderr
 
 
+COMPARED = """
+import numpy
+from numpy.testing import assert_array_equal
+launch(function_of(PTX), a, q, p)
+numpy.testing.assert_allclose([1.0], [2.0])
+assert_array_equal([1], [2])
+print("went on")
+"""
+
+
+def test_assertions_of_numpy_end_a_program_unless_it_leaves_assertions_out(checked):
+    run = checked(START + COMPARED)
+    assert (run.returncode, run.stdout) == (3, "")
+    assert "python -O leaves its assertions out" in run.stderr
+    run = checked(START + COMPARED, PYTHONOPTIMIZE="1")
+    assert (run.returncode, run.stdout) == (0, "went on\n"), run.stderr
+    assert "2 assertions of numpy.testing failed, and Python's -O went on" in run.stderr
+
+
+def test_assertions_of_numpy_that_no_kernel_can_explain(checked):
+    run = checked(START + "import numpy\nnumpy.testing.assert_allclose([1.0], [2.0])\n", PYTHONOPTIMIZE="1")
+    assert run.returncode == 3, run.stderr
+
+
 def test_an_end_without_a_launch_has_another_reason(checked):
     assert RESULTS not in checked(START + "sys.exit(1)\n").stderr
 

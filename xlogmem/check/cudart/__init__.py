@@ -1,5 +1,6 @@
 """The simulated CUDA runtime (libcudart) and libraries of NVIDIA's, C++: see `cpp/cudart/runtime.hpp`, `cpp/curand`,
-`cpp/cublas`, `cpp/cufft`, `cpp/cusolver` and `cpp/cusparse`.  Loaded where a program is checked without a GPU."""
+`cpp/cublas`, `cpp/cufft`, `cpp/cusolver`, `cpp/cusparse` and `cpp/nvml`.  Loaded where a program is checked without a
+GPU."""
 from __future__ import annotations
 
 import ctypes
@@ -13,7 +14,7 @@ MAJORS = (12, 13)
 NAMES = {f"lib{name}.so.{version}": f"_{name}{version}" for name, versions in (
     ("cudart", MAJORS), ("cublas", MAJORS), ("cublasLt", MAJORS), ("cufft", (11, 12)), ("cusolver", (11, 12)),
     ("curand", (10,)), ("cusparse", (12,)))
-    for version in versions}
+    for version in versions} | {"libnvidia-ml.so.1": "_nvml1"}
 _libraries: dict[str, ctypes.CDLL] = {}
 
 

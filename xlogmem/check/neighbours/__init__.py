@@ -27,6 +27,7 @@ SIMULATED = {
     "cupy_backends.cuda.api.runtime": "cupy_runtime",
     "numba.cuda.codegen": "numba",
     "numba_cuda.numba.cuda.codegen": "numba",
+    "numpy.testing": "numpy_testing",
     "torch": "torch_operators",
 }
 DRIVER_POOLS = {"cupy": "cupy_pool", "cupy.cuda.pinned_memory": "cupy_watched", "rmm.mr": "rmm_pools",
