@@ -206,10 +206,10 @@ def warnings_to(sink: str, call: Callable[[], None]) -> Iterator[list[type[Warni
             seen.append(ResourceWarning if "ResourceWarning" in record.getMessage() else BlockingStreamWarning)
             call()
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("always")
         if sink == "hook":
-            warnings.showwarning = hook
+            patch.setattr(warnings, "showwarning", hook)    # a free-threaded Python restores the filters alone
             yield seen
             return
         handler = Handler()
@@ -249,7 +249,8 @@ def test_handlers_of_warnings_may_use_the_runtime(sink, kernels, _context):
     with warnings_to(sink, call) as seen:
         together(work, 4)
     assert seen.count(ResourceWarning) == 100
-    assert seen.count(BlockingStreamWarning) >= 4
+    # From 3.14 on a logger leaves out what its handler logs.
+    assert seen.count(BlockingStreamWarning) >= (3 if sink == "logging" else 4)
     assert own.calls > 0
     nothing_lost(runtime)
     assert runtime.counters()["abandoned"] == 100

@@ -51,10 +51,10 @@ def test_a_recorder_that_is_dropped_lets_the_others_go_on(four, driver):
         reader = Beside(lambda: prepare(x.T, READ, block).commit())
         is_waiting()
         operation = x.work(x.S, (block, WRITE))
+        beside.result()                                 # a free-threaded Python ends it in its thread while that lives
         with pytest.warns(ResourceWarning):
             kept.clear()
     reader.result()
-    beside.result()
     assert x.ordered(operation, x.T)
 
 

@@ -185,8 +185,12 @@ def test_a_runtime_that_ends_waits_for_the_query_of_another_thread(driver):
         check(cuda.cuCtxSetCurrent(context))
         others.clear()
 
+    def make() -> None:
+        check(cuda.cuCtxSetCurrent(context))
+        others.extend([DeviceRuntime(), ForeignStream()])
+
     for nth in range(1, 4):                             # its own default stream, the other's, the one with an owner
-        others += [DeviceRuntime(), ForeignStream()]
+        Beside(make).result()                           # a free-threaded Python ends them in this thread, if it lives
         others[0].register_stream(others[1])
         waiting.allocate(64, bare.handle).free()
         held_up = driver.hold("cuStreamIsCapturing", nth)
@@ -267,7 +271,7 @@ def test_what_blocks_needed_is_used_again_and_returned_at_the_end():
         del blocks, block
         settle()
         kept.append(used() - before)
-    assert 100 * count < kept[0] < 800 * count
+    assert 100 * count < kept[0] < 850 * count
     assert kept[2] < kept[0] + 20 * count
     del runtime, stream
     settle()

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import gc
 import sys
+import sysconfig
 import time
 from collections.abc import Iterator
 from random import Random
@@ -33,6 +34,7 @@ from xlogmem_selftest.world import (
 
 __all__ = ["ACCESS", "describe", "finish_window", "keep_owner", "record_window"]
 
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 ACCESS = {READ: Access.READ, WRITE: Access.WRITE, READ_WRITE: Access.READ_WRITE}
 ALONE = ["count", "count", "raise", "wait"]             # one thread cannot wait for its own windows: that is refused
 REFUSE_CONFLICTS, HAND_BACK_WRITES, KEEPS_STREAM = 1, 2, 8         # as in xlogmem.h
@@ -196,6 +198,8 @@ def finish_recorder(window: Window, how: str) -> None:
         drop_in_cycle(window)
     else:
         window.recorder = None
+        if FREE_THREADED:                               # it ends in the thread that made it, by and by, or now
+            drop_in_cycle(window)
 
 
 class Cycle:
