@@ -5,6 +5,7 @@
 # says whether views are.  At the end the outer array is made empty.  From then on it no longer keeps the inner one, but
 # a memoryview or a tensor that was made of it still has the address: the memory stays until the outer array has gone.
 
+import gc
 import weakref
 
 cimport cython
@@ -20,6 +21,16 @@ from xlogmem._core cimport READ, READ_WRITE
 from xlogmem.blocks cimport Core, DeviceBlock, refuse_freed
 from xlogmem.interop._layout cimport ArrayLayout
 from xlogmem.launch cimport LaunchRecorder, add_use
+
+cdef extern from *:
+    """
+    #ifdef Py_GIL_DISABLED
+    constexpr bool xlogmem_free_threaded = true;
+    #else
+    constexpr bool xlogmem_free_threaded = false;
+    #endif
+    """
+    bint FREE_THREADED "xlogmem_free_threaded"
 
 
 @cython.final
@@ -112,6 +123,8 @@ cdef class Mapping:
         weakref.finalize(array, keep_until_then, memory).atexit = False
         array.__setstate__((1, (0,), array.dtype, False, b""))
         array.flags.writeable = False       # what is assigned to it would be lost
+        if FREE_THREADED and self.inner() is not None:
+            gc.collect()                    # a view that another thread has dropped may end later, and now ends here
         return self.inner() is not None
 
 
