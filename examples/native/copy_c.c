@@ -55,5 +55,9 @@ PyMODINIT_FUNC PyInit_copy_c(void) {
         PyErr_SetString(PyExc_ImportError, "copy_c needs another version of xlogmem");
         return NULL;
     }
-    return PyModule_Create(&definition);
+    PyObject *module = PyModule_Create(&definition);
+#ifdef Py_GIL_DISABLED
+    if (module) PyUnstable_Module_SetGIL(module, Py_MOD_GIL_NOT_USED);
+#endif
+    return module;
 }

@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, freethreading_compatible=True
 """An extension in Cython: copy(runtime, stream, target, source, nbytes, declared) enqueues work, and says what it uses.
 
 The functions of the table are cimported; no C++ is needed.  README.md has the command that builds it.

@@ -48,7 +48,7 @@ static void translate(std::exception_ptr thrown) {
     }
 }
 
-PYBIND11_MODULE(copy_pybind, module) {
+PYBIND11_MODULE(copy_pybind, module, py::mod_gil_not_used()) {
     try {
         xlogmem::import_table();
     } catch (xlogmem::python_error const&) {

@@ -42,4 +42,10 @@ static PyMethodDef methods[] = {{"work", work, METH_VARARGS, nullptr}, {}};
 static PyModuleDef module = {
     PyModuleDef_HEAD_INIT, "client_without_uses", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
 
-PyMODINIT_FUNC PyInit_client_without_uses() { return PyModule_Create(&module); }
+PyMODINIT_FUNC PyInit_client_without_uses() {
+    PyObject* const made = PyModule_Create(&module);
+#ifdef Py_GIL_DISABLED
+    if (made) PyUnstable_Module_SetGIL(made, Py_MOD_GIL_NOT_USED);
+#endif
+    return made;
+}

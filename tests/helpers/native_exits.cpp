@@ -140,5 +140,9 @@ PyMODINIT_FUNC PyInit_native_exits() {
     } catch (xlogmem::python_error const&) {
         return nullptr;
     }
-    return PyModule_Create(&module);
+    PyObject* const made = PyModule_Create(&module);
+#ifdef Py_GIL_DISABLED
+    if (made) PyUnstable_Module_SetGIL(made, Py_MOD_GIL_NOT_USED);
+#endif
+    return made;
 }
