@@ -136,6 +136,8 @@ cdef class Core:
         cdef bint more
         self.owners_live = Py_REFCNT(<PyObject*>self) == 1         # else a collector is at it, and may end them first
         self.adoptions = None                           # no owner ends anything here any more
+        for recorders in getattr(self, "_prepared", {}).values():
+            recorders.clear()                           # a collector may end these lists when their runtime is gone
         if self.state.order != NULL and not process_is_closing():
             self.ordering.end_core()
             if self.streams is not None:
