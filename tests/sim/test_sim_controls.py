@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import sysconfig
 import threading
 
 import pytest
@@ -159,7 +160,8 @@ def test_a_call_is_held_up_without_the_gil(simulator):
     thread.join()
 
 
-@pytest.mark.parametrize("gil", [False, True])
+@pytest.mark.parametrize("gil", [False, pytest.param(True, marks=pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="needs a GIL"))])
 def test_a_held_call_loses_patience(simulator, gil):
     """A caller that keeps the GIL in the driver stops the thread that would release it: the hold says so."""
     library = (ctypes.PyDLL if gil else ctypes.CDLL)(sim.library_path())
