@@ -11,6 +11,7 @@ import io
 import re
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tempfile
 import tomllib
@@ -24,6 +25,7 @@ from elftools.elf.elffile import ELFFile
 
 TRACKED = set(subprocess.check_output(["git", "ls-files"], text=True).split())
 VERSION = re.search(r'__version__ = "(.+)"', Path("xlogmem/__init__.py").read_text())[1]
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))       # there is no RMM for it
 FORGE = r"\.git"                                        # files of git and of the forge
 EGG_INFO = {"PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt"}
 DIST_INFO = {"METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE"}
@@ -140,7 +142,8 @@ def wheel(path: Path) -> None:
     tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     distribution = distribution_of(path)
     name = distribution.name.replace("-", "_")
-    report.rule(re.fullmatch(rf"{name}-{VERSION}-{tag}-{tag}-manylinux_\w+\.whl", path.name), f"the name {path.name}")
+    abi = f"{tag}t" if FREE_THREADED else tag
+    report.rule(re.fullmatch(rf"{name}-{VERSION}-{tag}-{abi}-manylinux_\w+\.whl", path.name), f"the name {path.name}")
     with zipfile.ZipFile(path) as archive:
         contents = {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
     installed(distribution, contents, DIST_INFO)
@@ -177,9 +180,10 @@ def installed(distribution: Distribution, contents: dict[str, bytes], info: set[
     shipped = {name for name in tracked if re.fullmatch(INCLUDED, name) or not re.fullmatch(COMPILED, name)}
     report.same(set(contents) - set(modules), shipped | {f"{distribution.info}/{name}" for name in info}, "files")
     report.same(set(modules.values()), distribution.libraries | {
-        name.removesuffix(".pyx") for name in tracked if name.endswith(".pyx")}, "modules")
+        name.removesuffix(".pyx") for name in tracked if name.endswith(".pyx")
+        and not (FREE_THREADED and name.startswith("xlogmem/rmm/"))}, "modules")
     report.rule(len(set(modules.values())) == len(modules), "a module is there twice")
-    if distribution is XLOGMEM:
+    if distribution is XLOGMEM and not FREE_THREADED:
         report.rule("xlogmem/rmm/_binding.abi3.so" in modules, "the RMM binding is not of the limited API")
     for name in sorted(tracked):
         if re.fullmatch(r"xlogmem/(?:[a-z]\w*/)*[a-z]\w*\.pyx", name):   # no part of it is private
