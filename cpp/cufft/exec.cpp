@@ -58,6 +58,14 @@ std::size_t add_sides(library::Call& call, const Shape& shape, const void* in, c
     return of_output;
 }
 
+// Where a function of the program's loads or stores the numbers, that side is not known, and nothing is computed.
+void add_known_side(library::Call& call, const Plan& plan, const Shape& shape, const void* in, const void* out) {
+    if (!plan.loads) add_extents(call.extents, in, shape.in, shape.numbers_in(), shape.batch, shape.bytes_in(), 'r');
+    if (!plan.stores)
+        add_extents(call.extents, out, shape.out, shape.numbers_out(), shape.batch, shape.bytes_out(), 'w');
+    call.touches_more = true;
+}
+
 Status execute(const char* name, Plan& plan, const void* in, void* out, int direction) {
     if (!in || !out || (direction != kForward && direction != kInverse)) return kInvalidValue;
     const void* area = plan.own ? reinterpret_cast<const void*>(plan.own) : plan.area;
@@ -65,9 +73,14 @@ Status execute(const char* name, Plan& plan, const void* in, void* out, int dire
     Shape shape = plan.shape;
     shape.lay_out(in == out);
     library::Call call{name, plan.stream, {}, {}, false};
-    std::size_t of_output = add_sides(call, shape, in, out);
+    const bool has_functions = plan.loads || plan.stores;
+    std::size_t of_output = 0;
+    if (has_functions)
+        add_known_side(call, plan, shape, in, out);
+    else
+        of_output = add_sides(call, shape, in, out);
     if (plan.work) call.extents.push_back(library::extent_of(area, plan.work, 'w'));
-    if (library::can_afford(cost_of(shape), kAffordable))
+    if (!has_functions && library::can_afford(cost_of(shape), kAffordable))
         call.run = [shape, direction, of_output](const library::Views& views) {
             transform(shape, direction, views[0], views[of_output]);
         };

@@ -73,6 +73,7 @@ struct Plan {
     CUdeviceptr own = 0;  // the work area that the library has allocated
     const void* area = nullptr;  // the program's
     CUstream stream = nullptr;
+    bool loads = false, stores = false;  // by a function of the program's, which may access any memory
     std::map<int, i64> properties;
 };
 Plan* find_plan(int handle);  // or nullptr

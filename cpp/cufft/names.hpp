@@ -17,11 +17,9 @@ STUB(cufftXtQueryPlan)
 STUB(cufftXtSetCallback)
 STUB(cufftXtSetCallbackSharedSize)
 STUB(cufftXtSetGPUs)
-STUB(cufftXtSetJITCallback)
 STUB(cufftXtSetWorkArea)
 STUB(cufftXtSetWorkAreaPolicy)
 #if LIBRARY_MAJOR == 11
-STUB(__cufftXtSetJITCallback_12_7)
 #endif
 #if LIBRARY_MAJOR == 12
 STUB(cufftDescriptionCreate)

@@ -256,3 +256,16 @@ CUFFT Status cufftXtGetSizeMany(int handle, XT_MANY) {
     Shape shape;
     return find_plan(handle) ? shape_of(&shape, type_of(in, out), GIVEN_MANY(i64), work) : kInvalidPlan;
 }
+
+// A function that loads (the first four types) or stores the numbers, for a plan that is still to be made.
+CUFFT Status cufftXtSetJITCallback(int handle, const char*, const void* image, std::size_t bytes, int type, void**) {
+    Plan* plan = find_plan(handle);
+    if (!plan || plan->is_made) return kInvalidPlan;
+    if (!image || !bytes || type < 0 || type > 7) return kInvalidValue;
+    (type < 4 ? plan->loads : plan->stores) = true;
+    return kSuccess;
+}
+CUFFT Status __cufftXtSetJITCallback_12_7(int handle, const char* name, const void* image, std::size_t bytes, int type,
+                                          void** info) {
+    return cufftXtSetJITCallback(handle, name, image, bytes, type, info);
+}

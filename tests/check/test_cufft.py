@@ -366,3 +366,24 @@ for run in (cupy.fft.irfft, cupy.fft.irfftn, cupy.fft.hfft, cupy.fft.ihfft, cupy
     assert run(x if run is not cupy.fft.ihfft and run is not fft.dct and run is not fft.idst else x.real).size
 """)
     assert (run.returncode, run.pairs) == (0, []), run.stderr
+
+
+@pytest.mark.parametrize(("kind", "found"), [
+    (None, [("write/read", True), ("write/write", True)]), (0, [("write/write", True)]), (4, [("write/read", True)])])
+def test_a_function_of_the_program_loads_or_stores_the_numbers(checked, kind, found):
+    """What it accesses is not known: the other side is."""
+    run = checked(BEGIN + f"""
+for r, s in ((p, device(random(64, "F"))), (device(random(64, "F")), p)):
+    plan = c_int()
+    ok(cufft.cufftCreate(byref(plan)))
+    if {kind} is not None:
+        ok(cufft.cufftXtSetJITCallback(plan, b"function", b"image", c_size_t(5), {kind}, None))
+    ok(cufft.cufftMakePlan1d(plan, 64, C2C, 1, byref(c_size_t())))
+    ok(cufft.cufftSetStream(plan, streams[1]))
+    ok(driver.cuCtxSynchronize())
+    ok(driver.cuMemsetD8Async(p.value, 0, 8, a))
+    run("C2C", plan, r, s, -1)
+    assert cufft.cufftXtSetJITCallback(plan, b"function", b"image", c_size_t(5), 0, None) == 1
+""")
+    assert sorted(run.pairs) == found, run.stderr
+    assert ("cufftExecC2C" in run.stderr.partition("xlogmem check:")[2]) == (kind is not None), run.stderr
