@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sysconfig
 import warnings
 from collections.abc import Callable
 from random import Random
@@ -33,6 +34,8 @@ def situation(world: World, rng: Random) -> None:
 def fork(world: World, rng: Random) -> None:
     """A forked child is refused, and hangs nowhere: whatever the other threads are in the middle of."""
     if world.simulator is None:             # hooks of libraries beside a real driver may raise there
+        raise NothingToDo
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):     # CPython 3.14.0 itself hangs there at times, in stop_the_world
         raise NothingToDo
     with world.lock:
         item = rng.choice(world.items) if world.items else None
