@@ -87,14 +87,13 @@ assert numbers.all()
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 
-def test_products(checked):
-    """... are NumPy's, in each type, with transposed factors, gaps between columns and a sum; a factor in the device's
-    memory, and batches."""
-    run = checked(BEGIN + """
+RANDOM = """
 rng = numpy.random.default_rng(0)
 def random(shape, dtype):
     made = rng.integers(-4, 5, shape) + (1j * rng.integers(-4, 5, shape) if dtype in "FD" else 0)
     return numpy.asfortranarray(made.astype(dtype))
+"""
+OF_EACH_TYPE = """
 apply = (lambda array: array, numpy.transpose, lambda array: array.conj().T)
 for dtype, letter in zip("fdFD", "SDCZ"):
     factors = numpy.array([2, 3], dtype)
@@ -114,6 +113,8 @@ for dtype, letter in zip("fdFD", "SDCZ"):
             expected = C.copy(order="F")
             expected[:4] = 2 * apply[of_a](A) @ apply[of_b](B) + 3 * C[:4]
             assert numpy.array_equal(host(r, C), expected), (dtype, of_a, of_b)
+"""
+MIXED_AND_BATCHES = """
 ok(cublas.cublasSetPointerMode_v2(handle, 0))
 one, zero = numpy.ones(1, "f4"), numpy.zeros(1, "f4")
 for dtype, code, result, code_of_result, compute in (("f2", 2, "f2", 2, 68), ("f4", 0, "f4", 0, 68),
@@ -135,7 +136,14 @@ assert gemm(x, y, c_void_p(12345)) == 13 and gemm(x, y, z, ldc=4) == 7 and gemm(
 assert gemm(x, y, c_void_p(0), m=0) == 0
 ok(cublas.cublasGetVersion_v2(handle, byref(number)))
 assert number.value // 10000 == MAJOR
-""".replace("MAJOR", str(xlogmem.check.cudart._usual_major())))
+""".replace("MAJOR", str(xlogmem.check.cudart._usual_major()))
+
+
+@pytest.mark.parametrize("program", [OF_EACH_TYPE, MIXED_AND_BATCHES], ids=["each type", "mixed types, batches"])
+def test_products(checked, program):
+    """... are NumPy's, in each type, with transposed factors, gaps between columns and a sum; a factor in the device's
+    memory, and batches."""
+    run = checked(BEGIN + RANDOM + program)
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 from checked_libraries import check_call_of_cupys, check_wait_and_repair, needs
-from closed_libraries import BEGIN
+from closed_libraries import BEGIN, NUMBERS
 
 pytestmark = pytest.mark.simulator
 ONE = "byref(c_float(1))"
@@ -49,17 +49,13 @@ if "below" in sys.argv:
     assert checked(program, "apart", "below").pairs == [("read/write", True)]
 
 
-def test_what_is_computed(checked):
-    """Each is NumPy's, in each type, on both sides, with gaps between columns and a factor in the device's memory."""
-    run = checked(BEGIN + """
-rng = numpy.random.default_rng(0)
-def random(shape, dtype):
-    made = rng.standard_normal(shape) + (1j * rng.standard_normal(shape) if dtype in "FD" else 0)
-    return numpy.asfortranarray(made.astype(dtype))
+EACH = NUMBERS + """
 apply = (lambda array: array, numpy.transpose, lambda array: array.conj().T)
 for letter, dtype in zip("SDCZ", "fdFD"):
     def call(name, *arguments):
         ok(getattr(cublas, "cublas" + letter + name)(handle, *arguments))
+"""
+TRIANGLES = """
     alpha = numpy.full(1, 2, dtype)
     for side in (0, 1):
         n = (5, 3)[side]
@@ -85,6 +81,8 @@ for letter, dtype in zip("SDCZ", "fdFD"):
     call("trsm_v2", 0, 0, 0, 0, 5, 3, c_void_p(numpy.zeros(1, dtype).ctypes.data), None, 5, p, 6)
     ok(driver.cuCtxSynchronize())
     assert (host(p, B)[:5] == 0).all()                      # of no right sides the triangle is not read
+"""
+DIAGONALS = """
     A, D = random((6, 4), dtype), random(12, dtype)
     for side, step in ((0, 2), (1, 3), (1, -1)):
         p, q, r = device(A), device(D), device(numpy.zeros_like(A))
@@ -98,7 +96,13 @@ for letter, dtype in zip("SDCZ", "fdFD"):
     call("dgmm", 0, 5, 4, p, 6, q, 1, p, 6)                 # in its place
     ok(driver.cuCtxSynchronize())
     assert numpy.allclose(host(p, A)[:5], D[:5, None] * A[:5])
-""")
+"""
+
+
+@pytest.mark.parametrize("program", [EACH + TRIANGLES, EACH + DIAGONALS], ids=["triangles", "diagonals"])
+def test_what_is_computed(checked, program):
+    """Each is NumPy's, in each type, on both sides, with gaps between columns and a factor in the device's memory."""
+    run = checked(BEGIN + program)
     assert (run.returncode, run.pairs) == (0, []), run.stderr
 
 
