@@ -78,7 +78,7 @@ struct Handle {
     void note(const void* offsets, const Counted& sum) {
         constexpr std::size_t kMany = 1024;
         std::lock_guard<std::mutex> guard(lock);
-        if (counted.size() >= kMany) counted.clear();  // programs let go of offsets without a word
+        if (counted.size() >= kMany) counted.clear();  // offsets are freed without a word
         counted.insert_or_assign(offsets, sum);
     }
     // -1: the offsets are not known to be those of this sum.

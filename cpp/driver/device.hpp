@@ -248,7 +248,7 @@ CUresult submit(Lock& lock, Stream* stream, Work&& work, Position* position, con
 // Host memory that the operation reaches is looked at when the operation runs: as a node of a graph it may run long
 // after the program has freed the memory. The first submit() does it too.
 void look_at_host_memory(Work& work);
-// Work that is none of the program's: the engine does not count it, and nobody waits.
+// Work that is none of the program's: the engine does not count it, and the calling thread goes on.
 void submit_unseen(Stream* stream, const char* name, std::function<void()> run);
 // Blocks while the stream's queue is full; submit() does it too.
 void make_room(Lock& lock, Stream* stream);
