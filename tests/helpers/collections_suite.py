@@ -31,8 +31,9 @@ NO_PROGRAM = re.compile(r"(^|/)(tests?|ci|\.\w+)/|(^|/)(conftest|conf|setup|vers
 # PYTHON has these libraries: of their checkouts the folders `examples` count alone, and the library there does not.
 LIBRARIES = ("cupy", "cuda-python", "numba-cuda", "nvmath-python")
 TAKEN = {"nvmath-python": 8}                            # every eighth, by name
-LACKS = re.compile(r"\w*(ModuleNotFound|Import|FileNotFound|URL|HTTP|Usage)Error|not installed|requires|pip install|"
-                   "cannot open source file|nvcc is required|library was found|Failure finding .lib")
+LACKS = re.compile(r"\w*(ModuleNotFound|Import|FileNotFound|UnidentifiedImage|URL|HTTP|Usage)Error|not installed|"
+                   "requires|pip install|cannot open source file|nvcc is required|library was found|"
+                   "Failure finding .lib")
 # Too old for the libraries, or an exercise that is not filled in.
 IS_WRONG = re.compile(r"[\w.]*(Name|Syntax|Indentation|Typing|UnsupportedBytecode|Deprecation)Error|Array Interface v3|"
                       r"module '[\w.]+' has no attribute|no longer supported|No matching version|"
