@@ -24,7 +24,7 @@ WORD = DTYPES["uint32"]
 def buffer_of(world: World, item: Item) -> Buffer:
     """A buffer over the whole of a block of the program."""
     runtime = world.runtime_of(item)
-    with world.lock:
+    with world.states_lock:
         state = world.states.get(item.device)
         if state is None:
             state = world.states[item.device] = DeviceState(runtime)
@@ -202,11 +202,12 @@ def take(world: World, rng: Random) -> None:
         raise NothingToDo
     if not world.protect:
         raise NothingToDo
-    if 0 not in world.states:
-        world.states[0] = DeviceState(world.runtime)
+    with world.states_lock:
+        if 0 not in world.states:
+            world.states[0] = DeviceState(world.runtime)
     theirs = world.stream_of_neighbour()
     world.end_captures()
-    with world.lock:
+    with world.states_lock:
         if world.neighbour_state is None:
             world.neighbour_state = DeviceState(world.neighbour)
     buffer = world.neighbour_state.empty(256, "uint32", theirs.library_stream)

@@ -30,6 +30,7 @@ class Bookkeeping:
         self.kind, self.simulator, self.protect, self.threads = kind, simulator, protect, threads
         self.fails = kind.failures and simulator is not None    # driver calls are made to fail
         self.lock = threading.RLock()
+        self.states_lock = threading.RLock()    # around constructors of states, in which finalizers may take the other
         self.devices = range(devices)
         self.kernels = tools()[1]           # of device 0
         for device in self.devices[1:]:
