@@ -141,7 +141,6 @@ def translated(extension: Extension) -> list[str]:
             "wraparound": False,
             "initializedcheck": False,
             "cdivision": True,
-            "freethreading_compatible": True,           # the import switches no GIL on: _base/sections.pxd
             "warn.undeclared": False,
         })
     put_own_messages(Path(made.sources[0]))

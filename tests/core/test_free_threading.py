@@ -44,7 +44,7 @@ def _often():
     sys.setswitchinterval(former)
 
 
-@pytest.mark.skipif(not FREE_THREADED, reason="needs a free-threaded Python")
+@pytest.mark.skipif(not FREE_THREADED or sys._is_gil_enabled(), reason="needs a free-threaded Python without its GIL")
 def test_no_module_switches_the_gil_on():
     """A compiled module that does not say that it is safe switches the GIL on for the whole process."""
     root = Path(xlogmem.__file__).parent
