@@ -269,6 +269,6 @@ done()
 x.fill_(1)  # compiled: first
 with torch.cuda.stream(side):
     twice(x)
-assert torch._dynamo.utils.counters["frames"]["ok"] == 1
+assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 """)
     assert found == [("compiled", "write/read", True)]
