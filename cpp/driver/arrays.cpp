@@ -98,10 +98,12 @@ void free_memory(u64 address) {
 
 void wait_for_device(Lock& lock, u64 address) {
     const Block* block = find_block(address);
-    for (std::size_t i = 0; block && i < driver().streams.size(); i++) {
+    if (!block) return;
+    const int device = block->device;  // another thread may free the block meanwhile
+    for (std::size_t i = 0; i < driver().streams.size(); i++) {
         Stream* stream = driver().streams[i];
         bool is_pending = !stream->reached(stream->queued);
-        if (is_pending && stream->context->device == block->device) run_until(lock, stream, stream->queued);
+        if (is_pending && stream->context->device == device) run_until(lock, stream, stream->queued);
     }
 }
 
