@@ -41,7 +41,7 @@ def planted(tmp_path_factory):
 
 def wrong(library: Path, defect: str = "") -> list[str]:
     done = subprocess.run([sys.executable, HELPERS / "play_libraries.py", library], capture_output=True, text=True,
-                          env=os.environ | {"CHECK_DEFECT": defect}, timeout=60)
+                          env=os.environ | {"CHECK_DEFECT": defect, "PYTHONSAFEPATH": ""}, timeout=60)
     assert done.returncode == 0, done.stderr
     found: list[str] = json.loads(done.stdout)
     return found
