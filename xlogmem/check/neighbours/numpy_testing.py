@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import ParamSpec, TypeVar
 
 from xlogmem import sim
+from xlogmem._base.units import counted
 from xlogmem.check.neighbours.noted import note_at_end
 
 __all__ = ["prepare"]
@@ -51,6 +52,5 @@ def _without_an_end(function: Callable[P, T]) -> Callable[P, T | None]:
 def _note() -> str:
     if not _failed:
         return ""
-    many = "" if _failed == 1 else "s"
-    return (f"{_failed} assertion{many} of numpy.testing failed, and Python's -O went on: without a GPU kernels "
+    return (f"{counted(_failed, 'assertion')} of numpy.testing failed, and Python's -O went on: without a GPU kernels "
             "compute nothing")
