@@ -64,7 +64,7 @@ cdef cppclass Block:
     few[Entry] frontier         # at most one entry for each kind and stream
     StreamState* stream         # allocated here: identity, for ever; NULL: for the host, or adopted without a stream
     StreamState* window_stream  # the stream of all windows, NULL: of several
-    atomic[StreamCache*] cache  # where the block is LOCAL or CACHED; NULL: it is known to all
+    atomic[StreamCache*] cache  # where the block is LOCAL or CACHED, or IN_PARTS; NULL: it is known to all
     uint64_t writer             # number + 1 of the stream of the newest use that wrote, 0: none
     uint64_t operation          # scratch of prepare: seen by this operation, as its use number `use`
     size_t use
@@ -83,6 +83,8 @@ cdef cppclass Block:
     Block* next                 # in the list of dropped blocks
     atomic[uint32_t] listed     # it is in that list, or was taken from it and is looked at next
     vector[Waiter] waiting      # in the order of the queue
+    vector[Block*] parts        # by address, if the block is in parts: see core/parts.pxi
+    Block* whole                # the block that this is a part of; NULL: it is none
     Block* next_cached          # of the same size
     uint64_t position           # of the stream, when the memory was freed last
 
@@ -98,6 +100,9 @@ cdef enum:
     HOST_HANDLE = ~<size_t>1    # in place of a stream's, of a cache of the host
     HANDLE_OF_ID = <size_t>1 << 63      # with the driver's id: in place of the handle of a stream that may be destroyed
     HOST_CACHES = 4             # resources of which the host caches memory
+    IN_PARTS = 1                # in place of a block's cache
+    MOST_PARTS = 256            # of a block
+    PARTS_OF_A_RANGE = 8        # more are merged
 
 
 cdef struct CachedSize:
@@ -190,6 +195,13 @@ cdef struct Request:
     uint64_t generation
 
 
+cdef struct ByteRange:
+    # The part of a block that a request names.
+    size_t request              # its number
+    uint64_t first              # address of the first byte
+    uint64_t end                # and behind the last
+
+
 cdef enum:
     NOT_READY = -0x40000000     # as the number of launches of a graph
 
@@ -214,6 +226,8 @@ cdef struct Wanted:
     Block* block
     uint64_t generation
     uint32_t access
+    uint64_t first              # addresses: of a range, or of all
+    uint64_t end
 
 
 cdef struct Hold:
@@ -237,7 +251,8 @@ cdef cppclass Window:
     uint64_t position
     uint64_t turn               # of the lock in which it was opened, if each use replaces one entry; else 0
     vector[Request] requests
-    vector[Use] uses            # one for each block
+    vector[ByteRange] ranges    # of the requests that name one, in their order
+    vector[Use] uses            # one for each block, or part
     vector[Entry] snapshot      # what the uses were ordered after, in the order of `uses`
     vector[Dependency] dependencies     # what the launch stream is not ordered after yet: one for each source stream
     vector[Dependency] homes    # opaque homes, and streams of exports, that have to be ordered after the launch
@@ -350,6 +365,8 @@ cdef cppclass CoreState:
     AddressIndex index          # base address -> block that is LIVE or RETIRED
     vector[Block*] blocks       # by slot
     vector[uint32_t] empty      # slots
+    vector[Block*] parts        # all, of all blocks
+    vector[Block*] spare_parts
     vector[vector[Marker]] pending      # by stream index: bytes that a reap may release, oldest first
     CoreCounters counters
     vector[Dependency] freed_frontier   # scratch of a free into a pool
@@ -510,6 +527,7 @@ cdef void add_resource(CoreState* core, ResourceTable* resource) noexcept nogil
 cdef bint is_kept_by_guard(CoreState* core, uint64_t ptr, uint64_t generation) noexcept nogil
 cdef void report_refused_free_locked(CoreState* core, uint64_t ptr, Label* stack) noexcept nogil
 cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil
+cdef bint join_parts_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil
 cdef void use_caches(CoreState* core) noexcept nogil
 cdef void count_all_locked(CoreState* core, Figures* figures) noexcept nogil
 cdef void survey_locked(CoreState* core, Survey* survey) noexcept nogil
@@ -559,8 +577,20 @@ cdef inline bint is_host_accessible(Block* block) noexcept nogil:
     return block.host_accessible if block.adopted else block.resource.host_accessible
 
 
+cdef inline bint is_in_parts(Block* block) noexcept nogil:
+    """True if launches have named ranges of the block: see core/parts.pxi."""
+    return <size_t>block.cache.load() == <size_t>IN_PARTS
+
+
+cdef inline StreamCache* cache_of(Block* block) noexcept nogil:
+    """Return the cache that alone knows a block; NULL if there is none."""
+    if is_in_parts(block):
+        return NULL
+    return block.cache.load()
+
+
 cdef inline bint is_still_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil:
-    """Whether the block still has this generation.  One that only a cache knows is brought in."""
+    """Whether the block still has this generation.  One that only a cache knows is brought in, and parts are joined."""
     if unlikely(block.cache.load() != NULL):
         return bring_in_locked(core, block, generation)
     return block.generation == generation

@@ -73,6 +73,7 @@ cdef atomic[uint64_t] generations           # of this process, shared by all dev
 
 # The pages, in the order of reading.  The life of a block:
 include "core/frontier.pxi"             # frontiers: the positions that the next user has to be ordered after
+include "core/parts.pxi"                # blocks of which launches name ranges
 include "core/prepare.pxi"              # before a launch: opens windows, queues waits
 include "core/finish.pxi"               # after a launch: files the use, closes windows
 include "core/allocate.pxi"             # allocation and adoption

@@ -4,7 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from xlogmem._base.cpp cimport vector
 from xlogmem._base.failures cimport Failure
 from xlogmem._base.owned cimport Owned
-from xlogmem._core cimport Block, CoreState, Found, OpenUse, Window
+from xlogmem._core cimport Block, ByteRange, CoreState, Found, OpenUse, Window
 from xlogmem._driver cimport EventPool
 from xlogmem._foreign.named cimport Extent
 from xlogmem._foreign.objects cimport StreamRegistry
@@ -130,6 +130,7 @@ cdef class BlockView:
     cdef DeviceBlock block      # None: zero bytes, or released
     cdef DeviceBlock held(self)
     cdef int refuse_stale(self) except -1
+    cdef bint find_range(self, DeviceBlock block, ByteRange* found) noexcept
 
 
 cdef void release_export(Export* export) noexcept nogil

@@ -207,6 +207,8 @@ cdef int delete_tables(CoreState* core) except -1:
     for i in range(core.blocks.size()):
         Py_XDECREF(<PyObject*>core.blocks[i].owner)
         del core.blocks[i]
+    for i in range(core.parts.size()):
+        del core.parts[i]
     for i in range(core.windows.size()):
         del core.windows[i]
     for i in range(core.host_threads.size()):

@@ -545,3 +545,7 @@ cdef class BlockView:
     cdef int refuse_stale(self) except -1:
         """Raise if the memory must not be used any more."""
         raise NotImplementedError
+
+    cdef bint find_range(self, DeviceBlock block, ByteRange* found) noexcept:
+        """Find the addresses of this part of its block.  False if it is all of the block."""
+        return False

@@ -480,10 +480,14 @@ cdef void hand_over(CoreState* core, CoreState* target) noexcept nogil:
     target.pending = core.pending
     target.empty = core.empty
     target.blocks = core.blocks
+    target.parts = core.parts
+    target.spare_parts = core.spare_parts
     target.index = core.index
     target.returned_without_stream = core.returned_without_stream
     target.dropped.store(core.dropped.exchange(NULL))
     core.blocks.clear()
+    core.parts.clear()
+    core.spare_parts.clear()
     core.index.guides.clear()
     core.index.spare.clear()
     core.index.slabs.clear()

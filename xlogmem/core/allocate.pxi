@@ -328,6 +328,8 @@ cdef void evict_locked(CoreState* core, Block* block) noexcept nogil:
     GIL, usually this one, warns of the first eviction."""
     check(core.order.lock.held(), "the lock is held")
     cdef Allocation lost
+    if is_in_parts(block):
+        join_parts_locked(core, block, 0)
     core.counters.evictions += 1
     if core.counters.evictions == 1:
         core.evicted_ptr = block.ptr

@@ -110,7 +110,7 @@ cdef bint free_into_cache(CoreState* core, Block* block, uint64_t generation, St
     """Free a local block of this generation (0: of any) on its own stream (NULL means this stream too).  False, with
     nothing done, if the block is not such a block, the cache has enough, or another thread holds its lock: finalizers,
     which call this too, do not wait."""
-    cdef StreamCache* cache = block.cache.load()
+    cdef StreamCache* cache = cache_of(block)
     cdef bint done
     if has_deferred_work(core):
         return free_recorded(core, block, generation, stream)
@@ -201,11 +201,13 @@ cdef inline void put_in(StreamCache* cache, Block* block) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- in and out
 cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil:
-    """Make a local block of this generation (0: of any) an ordinary one.  False if the block is not local, or has
-    another generation."""
+    """Make a local block of this generation (0: of any), or one that is in parts, an ordinary one.  False if the block
+    is neither, or has another generation."""
     check(core.order.lock.held(), "the lock is held")
     cdef StreamCache* cache = block.cache.load()
     cdef bint found = False
+    if is_in_parts(block):
+        return join_parts_locked(core, block, generation)
     if cache != NULL:
         cache.cache_lock.lock()
         if block.state == LOCAL and (generation == 0 or block.generation == generation):

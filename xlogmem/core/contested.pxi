@@ -51,19 +51,29 @@ cdef struct Ahead:
 
 cdef inline bint is_gone(Wanted* wanted) noexcept nogil:
     """True if the block was freed meanwhile."""
-    return wanted.block.cache.load() != NULL or wanted.block.generation != wanted.generation
+    return cache_of(wanted.block) != NULL or wanted.block.generation != wanted.generation
 
 
 cdef void note_wanted(Window* window) noexcept nogil:
     """Note the blocks and access that the window wants; `uses` is built anew whenever the window tries to open."""
     cdef Wanted* wanted
+    cdef Block* block
     cdef size_t i
     window.wanted.clear()
     for i in range(window.uses.size()):
+        block = window.uses[i].block
         wanted = &window.wanted.emplace_back()
-        wanted.block = window.uses[i].block
-        wanted.generation = wanted.block.generation
+        wanted.block = whole_of(block)
+        wanted.generation = block.generation
         wanted.access = window.uses[i].access
+        wanted.first = block.ptr
+        wanted.end = block.ptr + block.nbytes
+
+
+cdef inline bint is_of(Wanted* wanted, Block* block) noexcept nogil:
+    """True if a block, or a part of one, has bytes that a window wants."""
+    return (whole_of(block) == wanted.block and block.ptr < wanted.end
+            and wanted.first < block.ptr + block.nbytes)
 
 
 cdef Wanted* find_conflict(Window* window, Window* other) noexcept nogil:
@@ -78,7 +88,7 @@ cdef Wanted* find_conflict(Window* window, Window* other) noexcept nogil:
         if is_gone(wanted):
             continue
         for k in range(other.uses.size() if other.is_open else 0):
-            if other.uses[k].block == wanted.block and (wanted.access | other.uses[k].access) & WRITE:
+            if is_of(wanted, other.uses[k].block) and (wanted.access | other.uses[k].access) & WRITE:
                 return wanted
         for k in range(other.wanted.size() if not other.is_open else 0):
             if (other.wanted[k].block == wanted.block and other.wanted[k].generation == wanted.generation
@@ -223,7 +233,7 @@ cdef void wake_after_close_locked(CoreState* core, Window* window) noexcept nogi
     check(core.order.lock.held(), "the lock is held")
     cdef size_t i
     for i in range(window.uses.size()):
-        wake_unblocked_locked(core, window.uses[i].block)
+        wake_unblocked_locked(core, whole_of(window.uses[i].block))
     wake_overtakers_locked(core)
 
 
@@ -420,10 +430,14 @@ cdef void file_ended_locked(CoreState* core, Window* window) noexcept nogil:
     longer; a `finish_block_use` that comes later reports this.  An access of the host has ended with its thread."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t position
+    cdef Block* block
     cdef size_t i
     if not is_host(window.stream):
         position = advance(window.stream)
         for i in range(window.uses.size()):
-            file_access(window.uses[i].block, window.stream, window.uses[i].access, position)
+            block = window.uses[i].block
+            file_access(block, window.stream, window.uses[i].access, position)
+            if block.whole != NULL and not is_in_parts(block.whole):    # joined: it gets the rest with the close
+                file_access(block.whole, window.stream, window.uses[i].access, position)
     window.thread = NO_THREAD
     wake_after_close_locked(core, window)

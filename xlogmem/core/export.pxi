@@ -113,7 +113,7 @@ cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generatio
             continue
         access = 0
         for k in range(window.uses.size()):
-            if window.uses[k].block == block and block.generation == generation:
+            if block != NULL and whole_of(window.uses[k].block) == block and block.generation == generation:
                 access |= window.uses[k].access
         if is_host(window.stream):
             use.on_host |= access

@@ -54,7 +54,7 @@ cdef inline bint file_plainly(StreamState* stream, uint64_t position, Use* use) 
             return False
         entry.kind = WRITTEN
         entry.position = position
-        block.writer = stream.number + 1
+        note_writer(block, stream)
         return True
     for i in range(block.frontier.size()):
         entry = &block.frontier[i]
@@ -90,8 +90,15 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
                 remove_entry(use.block, seen)
     file_access(use.block, stream, use.access, window.position)
     if use.access & WRITE:
-        use.block.writer = stream.number + 1
+        note_writer(use.block, stream)
     add_handbacks(window, use)
+
+
+cdef inline void note_writer(Block* block, StreamState* stream) noexcept nogil:
+    """Note the stream of the newest use that wrote."""
+    block.writer = stream.number + 1
+    if unlikely(block.whole != NULL):
+        block.whole.writer = block.writer
 
 
 cdef void end_freshness_locked(OrderState* order, Window* window) noexcept nogil:
@@ -135,13 +142,14 @@ cdef inline void add_handbacks(Window* window, Use* use) noexcept nogil:
     streams that the block is exported to, unless they may be destroyed.  Noted now, because the block may be freed once
     the window is closed."""
     cdef StreamState* home = resolve_home(use.block)
+    cdef Block* block = whole_of(use.block)
     cdef size_t i
     if home != NULL and home.discipline == OPAQUE:
         add_handback(window, use, home)
-    if unlikely(not use.block.exports.empty()):
-        for i in range(use.block.exports.size()):
-            if not is_unowned(use.block.exports[i].stream):
-                add_handback(window, use, use.block.exports[i].stream)
+    if unlikely(not block.exports.empty()):
+        for i in range(block.exports.size()):
+            if not is_unowned(block.exports[i].stream):
+                add_handback(window, use, block.exports[i].stream)
 
 
 cdef void add_handback(Window* window, Use* use, StreamState* stream) noexcept nogil:
@@ -184,13 +192,16 @@ cdef bint serves_waits(Window* window) noexcept nogil:
     return False
 
 
-cdef inline void close_use(Window* window, Use* use) noexcept nogil:
-    """Close the window on a block, and claim it if it is retired and this was its last one."""
+cdef inline void close_use(CoreState* core, Window* window, Use* use) noexcept nogil:
+    """Close the window on a block, and claim it if it is retired and this was its last one.  A use of a part becomes one
+    of its block: the part may end."""
     cdef Block* block = use.block
     check(block.windows > 0, "a window that closes was open")
     check(block.state == LIVE or block.state == RETIRED or block.generation == 0,
           "a block is not freed inside a window")
     close_on(use)
+    if unlikely(block.whole != NULL):
+        use.block = block = leave_part_locked(core, block)
     if unlikely(block.state == RETIRED) and block.windows == 0 and block.pins == 0:
         block.state = FREEING                           # claimed in this acquisition: no other thread frees it
         window.claimed.push_back(block)
@@ -202,7 +213,7 @@ cdef void file_exports_in_use_locked(Window* window) noexcept nogil:
     cdef Block* block
     cdef size_t i
     for i in range(window.uses.size()):
-        block = window.uses[i].block
+        block = whole_of(window.uses[i].block)
         if unlikely(not block.exports.empty()) and is_exported(block, window.stream):
             file_access(block, window.stream, window.uses[i].access, advance(window.stream))
 
@@ -258,7 +269,7 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     while use != window.uses.data() + window.uses.size():
         if launched and not (plainly and use.plain and file_plainly(stream, position, use)):
             file_use_locked(core, window, use)
-        close_use(window, use)
+        close_use(core, window, use)
         use += 1
     stream.windows -= 1
     if unlikely(core.waiting != NULL):

@@ -249,6 +249,8 @@ cdef Block* live_block_at_locked(CoreState* core, uint64_t ptr) noexcept nogil:
         if known == NULL or base != ptr:
             return NULL
     block = core.blocks[known.slot]
+    if unlikely(is_in_parts(block)):
+        join_parts_locked(core, block, 0)
     return block if block.state == LIVE and not block.adopted else NULL
 
 

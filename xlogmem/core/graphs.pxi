@@ -129,6 +129,8 @@ cdef uint32_t access_of(CoreState* core, uint32_t slot) noexcept nogil:
     cdef size_t i
     core.order.lock.lock()
     block = core.blocks[slot]
+    if is_in_parts(block):
+        join_parts_locked(core, block, 0)
     if block.writer:
         access = READ_WRITE
     for i in range(block.frontier.size()):
@@ -181,6 +183,8 @@ cdef void end_order(CoreState* core) noexcept nogil:
     order.lock.lock()
     for i in range(core.blocks.size()):
         block = core.blocks[i]
+        if is_in_parts(block):
+            join_parts_locked(core, block, 0)
         block.frontier.clear()
         block.exports.clear()
         block.exported = 0

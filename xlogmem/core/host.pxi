@@ -50,7 +50,7 @@ cdef int refuse_device_memory_locked(CoreState* core, Window* window, Failure* f
     for i in range(window.requests.size()):
         request = &window.requests[i]
         block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL
-        if block != NULL and block.cache.load() != NULL:
+        if block != NULL and cache_of(block) != NULL:
             bring_in_locked(core, block, request.generation)
         if block != NULL and block.generation == request.generation and not is_host_accessible(block):
             return fail_block(failure, BLOCK_IS_ON_DEVICE, request.generation, i + 1)

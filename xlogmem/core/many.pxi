@@ -187,7 +187,7 @@ cdef bint cache_group(CoreState* core, Piece* pieces, size_t count, StreamState*
         block = pieces[i].block
         if block == NULL:
             continue
-        cache = block.cache.load()
+        cache = cache_of(block)
         if cache != held:
             if held != NULL:
                 held.cache_lock.unlock()

@@ -39,6 +39,7 @@ cdef Window* take_window(CoreState* core) noexcept nogil:
         core.windows.push_back(window)
     core.windows_lock.unlock()
     window.requests.clear()
+    window.ranges.clear()
     return window
 
 
@@ -86,29 +87,42 @@ cdef inline Block* find_live_locked(CoreState* core, uint32_t slot, uint64_t gen
 
 cdef int merge_and_validate_locked(CoreState* core, Window* window, uint64_t operation,
                                    Failure* failure) noexcept nogil:
-    """Merge requests into one use for each block, in the order in which the blocks were first named; nothing else
-    changes."""
+    """Merge requests into one use for each block, in the order in which the blocks were first named, and then for each
+    part that a range reaches; nothing else changes."""
     check(core.order.lock.held(), "the lock is held")
-    cdef size_t i
+    cdef size_t i, ranges = 0
     cdef Request* request
     cdef Block* block
-    cdef Use* use
     window.uses.clear()
     for i in range(window.requests.size()):
+        if ranges < window.ranges.size() and window.ranges[ranges].request == i:
+            ranges += 1                                 # below, as a use of all of the block joins its parts
+            continue
         request = &window.requests[i]
         block = find_live_locked(core, request.slot, request.generation)
         if block == NULL and window.is_graphs:
             block = find_pinned_locked(core, request.slot, request.generation)
         if block == NULL:
             return fail_block(failure, BLOCK_IS_STALE, request.generation, i + 1)
-        if block.operation == operation:
-            window.uses[block.use].access |= request.access
-            continue
-        block.operation = operation
-        block.use = window.uses.size()
-        use = &window.uses.emplace_back()
-        use.block = block
-        use.access = request.access
+        use_block(window, block, request.access, operation)
+    for i in range(ranges):
+        if use_range_or_block_locked(core, window, &window.ranges[i], operation, failure):
+            return 1
+    return 0
+
+
+cdef int use_range_or_block_locked(CoreState* core, Window* window, ByteRange* wanted, uint64_t operation,
+                                   Failure* failure) noexcept nogil:
+    """Note the use of a range, or of its block where ranges are not told apart."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Request* request = &window.requests[wanted.request]
+    cdef Block* block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL
+    if block == NULL or not (is_in_parts(block) or is_still_locked(core, block, request.generation)) or (
+            block.generation != request.generation or block.state != LIVE):
+        return fail_block(failure, BLOCK_IS_STALE, request.generation, wanted.request + 1)
+    if not use_range_locked(core, window, block, wanted, request.access, operation):
+        is_still_locked(core, block, request.generation)    # joins parts
+        use_block(window, block, request.access, operation)
     return 0
 
 
@@ -206,7 +220,7 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     window.snapshot.clear()
     window.dependencies.clear()
     window.turn = 0
-    if core.waiting != NULL:
+    if core.waiting != NULL or not window.ranges.empty():
         return False
     window.uses.resize(count)                           # as many as the launch before: nothing moves
     use = window.uses.data()
@@ -341,22 +355,33 @@ cdef inline StreamState* waiting_stream(StreamState* stream) noexcept nogil:
 
 
 cdef inline void open_on(Window* window, Use* use) noexcept nogil:
-    """Count the window on the block."""
-    cdef Block* block = use.block
+    """Count the window on the block, and on the block that it is a part of."""
+    count_window(window, use.block, use.access)
+    if unlikely(use.block.whole != NULL):
+        count_window(window, use.block.whole, use.access)
+
+
+cdef inline void count_window(Window* window, Block* block, uint32_t access) noexcept nogil:
     if block.windows == 0:
         block.window_stream = window.stream
     elif block.window_stream != window.stream:
         block.window_stream = NULL
     block.windows += 1
-    if use.access & WRITE:
+    if access & WRITE:
         block.writers += 1
 
 
 cdef inline void close_on(Use* use) noexcept nogil:
     """Undo `open_on`."""
-    use.block.windows -= 1
-    if use.access & WRITE:
-        use.block.writers -= 1
+    uncount_window(use.block, use.access)
+    if unlikely(use.block.whole != NULL):
+        uncount_window(use.block.whole, use.access)
+
+
+cdef inline void uncount_window(Block* block, uint32_t access) noexcept nogil:
+    block.windows -= 1
+    if access & WRITE:
+        block.writers -= 1
 
 
 cdef int queue_waits_unlocks(OrderState* order, Window* window, Failure* failure) except -1 nogil:

@@ -137,7 +137,7 @@ cdef bint allocate_recorded(CoreState* core, StreamCache* cache, size_t handle, 
 
 cdef bint free_recorded(CoreState* core, Block* block, uint64_t generation, StreamState* stream) noexcept nogil:
     """Do as `free_into_cache`, and write the event."""
-    cdef StreamCache* cache = block.cache.load()
+    cdef StreamCache* cache = cache_of(block)
     cdef bint done
     if cache == NULL or not is_only_recorded(core):
         return False

@@ -59,7 +59,7 @@ cdef void survey_caches_locked(CoreState* core, Survey* survey) noexcept nogil:
 cdef inline bint has_memory_locked(CoreState* core, Block* block) noexcept nogil:
     """True if a slot has a block that is not freed and is in no cache."""
     check(core.order.lock.held(), "the lock is held")
-    return block.cache.load() == NULL and block.generation != 0 and block.state in (LIVE, RETIRED, FREEING)
+    return cache_of(block) == NULL and block.generation != 0 and block.state in (LIVE, RETIRED, FREEING)
 
 
 cdef void see_locked(CoreState* core, Block* block, Seen* seen) noexcept nogil:
@@ -90,6 +90,8 @@ cdef void see_frontier_locked(CoreState* core, Block* block, Survey* survey) noe
     cdef StreamState* source
     cdef SeenUser* user
     cdef size_t i
+    if is_in_parts(block):
+        join_parts_locked(core, block, 0)
     seen.first = survey.users.size()
     for i in range(block.frontier.size()):
         source = core.order.streams[block.frontier[i].stream]

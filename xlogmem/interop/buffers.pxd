@@ -1,6 +1,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from xlogmem._base.cpp cimport atomic, flag
+from xlogmem._core cimport ByteRange
 from xlogmem._foreign.dltensor cimport DLManagedTensorVersioned, DLPackExchange
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, Runtime
 from xlogmem.interop._layout cimport ArrayLayout
@@ -35,6 +36,7 @@ cdef class ArrayView(BlockView):
     cdef bint consumed
     cdef object owner                   # of memory that lies in a block with another owner
     cdef const char* stale(self) noexcept
+    cdef bint find_range(self, DeviceBlock block, ByteRange* found) noexcept
     cdef object owner_now(self)
     cdef int refuse_consumed(self) except -1
     cdef int refuse_writing(self, str what) except -1

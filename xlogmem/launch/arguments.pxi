@@ -11,7 +11,7 @@ from libc.stdint cimport uint64_t
 from xlogmem._foreign.advice import kind_of
 from xlogmem._base.failures cimport LOST
 from xlogmem._base.sections cimport Section
-from xlogmem._core cimport IGNORE_UNTRACKED, Found, Request
+from xlogmem._core cimport IGNORE_UNTRACKED, ByteRange, Found, Request
 from xlogmem._foreign.named cimport Extent
 from xlogmem._order cimport current_thread
 from xlogmem.blocks cimport (
@@ -20,6 +20,8 @@ from xlogmem.blocks cimport (
     SEVERAL,
     TRACKED,
     UNTRACKED,
+    BlockId,
+    BlockView,
     Core,
     DeviceBlock,
     Resolved,
@@ -113,10 +115,10 @@ cdef int add_memory(LaunchRecorder recorder, object what, int access, object nam
     cdef Resolved known = recorder.runtime.resolve(what, &found, &extent, ARGUMENTS[access])
     recorder.refuse_late(access)
     if known == TRACKED:
-        add_found(recorder, &found, access)
+        add_part(recorder, what, &found, &extent, access)
     elif known == READ_ONLY_HERE:
         refuse_writing(&extent, access, named)
-        add_found(recorder, &found, access)
+        add_part(recorder, what, &found, &extent, access)
     elif known == SEVERAL:
         add_parts(recorder, contents_of(what), access, None)
     elif known == UNTRACKED:
@@ -137,13 +139,45 @@ cdef inline int add_found(LaunchRecorder recorder, Found* found, int access) exc
     return 0
 
 
+cdef int add_part(LaunchRecorder recorder, object what, Found* found, Extent* extent, int access) except -1:
+    """Register the block that an object lies in or, where the object says so, the bytes that it has of it."""
+    cdef ByteRange part
+    cdef DeviceBlock block
+    add_found(recorder, found, access)
+    if isinstance(what, BlockView):
+        block = (<BlockView>what).held()
+        if block is not None and (<BlockView>what).find_range(block, &part):
+            add_range(recorder, part.first, part.end)
+    elif not isinstance(what, (DeviceBlock, BlockId)) and extent.sized:
+        add_range_in(recorder, found, extent)
+    return 0
+
+
+cdef inline void add_range_in(LaunchRecorder recorder, Found* found, Extent* extent) noexcept:
+    """Note the bytes of a block that an array has, unless these are all."""
+    cdef uint64_t first = max(extent.first, found.ptr), last = min(extent.last, found.ptr + (found.nbytes - 1))
+    if last - first != found.nbytes - 1:
+        add_range(recorder, first, last + 1)
+
+
+cdef inline void add_range(LaunchRecorder recorder, uint64_t first, uint64_t end) noexcept:
+    """Note that the newest request names a part of its block."""
+    cdef ByteRange* part = &recorder.window.ranges.emplace_back()
+    part.request = recorder.window.requests.size() - 1
+    part.first = first
+    part.end = end
+
+
 cdef int add_tracked_in(LaunchRecorder recorder, Core core, Extent* extent, int access) except -1:
-    """Register every block of a runtime, the recorder's or another device's, that the memory reaches."""
+    """Register what the memory reaches of each block of a runtime, the recorder's or another device's."""
     cdef Found found
+    cdef LaunchRecorder there
     cdef uint64_t ptr = extent.first
     while core.find_from(ptr, extent.last, &found):
         if not core.has_ended(found.generation):
-            add_found(recorder if core is recorder.runtime else recorder_in(recorder, core), &found, access)
+            there = recorder if core is recorder.runtime else recorder_in(recorder, core)
+            add_found(there, &found, access)
+            add_range_in(there, &found, extent)
         if extent.last - found.ptr < found.nbytes:
             break
         ptr = found.ptr + found.nbytes

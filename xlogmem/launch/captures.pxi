@@ -236,7 +236,7 @@ cdef class CaptureCore(Core):
             block = self.make_stand_in(held, streams, self.first() if self.is_foreign else None)
         else:
             held.release()
-            set_streams(block, streams)                 # there may be more consumers by now
+            add_streams(block, streams)                 # there may be more consumers by now
         self.meet(block)
         found.slot = block.slot
         found.generation = block.generation
@@ -370,10 +370,18 @@ cdef vector[StreamOutside] streams_of(StandIn block) noexcept:
     return block.streams
 
 
-cdef void set_streams(StandIn block, vector[StreamOutside]& streams) noexcept:
+cdef void add_streams(StandIn block, vector[StreamOutside]& streams) noexcept:
+    """Add streams on which unrecorded work may be queued.  Those of consumers that have released the memory meanwhile
+    stay: what they have queued is in the graph."""
     cdef Section section
+    cdef size_t i, k
     section.begin(block)
-    block.streams = streams
+    for i in range(streams.size()):
+        for k in range(block.streams.size()):
+            if block.streams[k].handle == streams[i].handle and block.streams[k].is_home == streams[i].is_home:
+                break
+        else:
+            block.streams.push_back(streams[i])
 
 
 cdef void add_stream(StandIn block, StreamOutside* outside) noexcept:

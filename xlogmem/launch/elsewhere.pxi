@@ -30,10 +30,10 @@ from xlogmem._core cimport (
     Outcome,
     Request,
     bring_in_locked,
+    cache_of,
     file_window_locked,
     finish_rest,
     is_host_accessible,
-    is_still_locked,
 )
 from xlogmem._driver cimport (
     is_peer_enabled,
@@ -239,9 +239,9 @@ cdef bint place_of(Core core, Request* request, uint64_t* ptr, bint* apart, bint
     with nogil:
         core.state.order.lock.lock()
         block = core.state.blocks[request.slot] if request.slot < core.state.blocks.size() else NULL
-        if block != NULL:
+        if block != NULL and cache_of(block) != NULL:
             bring_in_locked(&core.state, block, request.generation)
-            there = is_still_locked(&core.state, block, request.generation)
+        there = block != NULL and block.generation == request.generation
         if there:
             ptr[0], on_host[0] = block.ptr, is_host_accessible(block)
             apart[0] = block.adopted or block.resource != core.state.resource

@@ -24,6 +24,7 @@ cdef inline Window* window_for(Core core) noexcept:
     core.n_windows -= 1
     window = core.windows[core.n_windows]
     window.requests.clear()
+    window.ranges.clear()
     return window
 
 

@@ -92,6 +92,8 @@ from xlogmem._core cimport (
     has_deferred_work,
     host_cache_of,
     is_fence_due_locked,
+    is_in_parts,
+    join_parts_locked,
     keep_stack_of_free,
     keep_unreported_locked,
     live_block_at_locked,
@@ -513,6 +515,8 @@ cdef int record_use_at(RuntimeHold* hold, uint64_t ptr, void* stream, bint* foun
     found[0] = find_by_address_locked(core, ptr, &known)
     if not failed and found[0]:
         block = core.blocks[known.slot]
+        if is_in_parts(block):
+            join_parts_locked(core, block, 0)
         if capturing:
             failed = fail_stream(failure, STREAM_IS_CAPTURING, state.number)
         elif block.home != state or state.discipline != OPAQUE:

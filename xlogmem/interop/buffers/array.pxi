@@ -8,6 +8,7 @@ from xlogmem._base.units import format_bytes
 from xlogmem.errors import StaleBufferError
 from xlogmem.interop._dtypes import DTYPES
 from xlogmem._base.sections cimport Section
+from xlogmem._core cimport ByteRange
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, refuse_freed
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 
@@ -38,6 +39,11 @@ cdef class ArrayView(BlockView):
         if reason != NULL:
             raise StaleBufferError((<bytes>reason).decode())
         return 0
+
+    cdef bint find_range(self, DeviceBlock block, ByteRange* found) noexcept:
+        found.first = self.layout.start
+        found.end = self.layout.start + self.layout.extent
+        return 0 < self.layout.extent < block.nbytes
 
     cdef object owner_now(self):
         """Return the owner, which another thread may drop by a release."""

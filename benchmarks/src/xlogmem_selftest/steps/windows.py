@@ -19,6 +19,7 @@ from xlogmem.runtime import DeviceRuntime
 from xlogmem.streams import Stream
 from xlogmem_selftest.registry import step
 from xlogmem_selftest.world import (
+    PARTS,
     READ,
     READ_WRITE,
     WRITE,
@@ -126,8 +127,15 @@ def staying(world: World) -> Iterator[list[Item]]:
 
 def register(world: World, recorder: LaunchRecorder | NativeUse, claims: list[Claim], rng: Random,
              addressed: list[Item]) -> None:
-    """By block, identity or address; a few twice, which merges."""
+    """By block, identity, address, or the ranges of its parts; a few twice, which merges."""
     for claim in claims:
+        if (isinstance(recorder, LaunchRecorder) and claim.parts and rng.random() < .4
+                and stays(world, claim.item, addressed)):
+            claim.in_ranges = True
+            size = claim.item.nbytes // PARTS
+            ranges = [Range(claim.item.ptr + i * size, size) for i in claim.parts]
+            getattr(recorder, claim.access)(ranges if rng.random() < .8 else ranges + ranges[:1])
+            continue
         for access in ((READ, WRITE) if claim.access == READ_WRITE and rng.random() < .3 else (claim.access,)):
             add = getattr(recorder, access)
             by_address = claim.item.ptr + rng.randrange(claim.item.nbytes) if rng.random() < .3 else None
@@ -135,11 +143,23 @@ def register(world: World, recorder: LaunchRecorder | NativeUse, claims: list[Cl
                 block = claim.item.block
                 add(claim.item.id if block is None or rng.random() < .5 else block)
                 continue
-            with world.lock:                            # an address means the block there now: it has to stay
-                gone = claim.item.gone
-                claim.item.held += 1
-                addressed.append(claim.item)
-            add(claim.item.id if gone else by_address)
+            add(by_address if stays(world, claim.item, addressed) else claim.item.id)
+
+
+def stays(world: World, item: Item, addressed: list[Item]) -> bool:
+    """Keep a block, which is to be named by an address: that means the block there now.  False if it is gone."""
+    with world.lock:
+        item.held += 1
+        addressed.append(item)
+        return not item.gone
+
+
+class Range:
+    """Names some bytes of a block, as an array of another library does."""
+
+    def __init__(self, ptr: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {"version": 3, "shape": (nbytes,), "typestr": "|u1", "data": (ptr, False),
+                                         "strides": None, "stream": None}
 
 
 def preflight(world: World, recorder: LaunchRecorder | NativeUse, rng: Random) -> None:
@@ -161,7 +181,7 @@ def finish_window(world: World, window: Window, how: str) -> None:
             item = claim.item
             if stream is not item.stream and window.handback == "writes":
                 item.quiet = True
-            if claim.access != READ and claim.alone and claim.use == item.uses:
+            if claim.access != READ and claim.alone and claim.use == item.uses and not claim.in_ranges:
                 item.last_opaque = stream, stream.registration  # it may be opaque now, or become so
         handed_back = [claim.item for claim in window.claims if claim.access != READ and claim.alone
                        and claim.use == claim.item.uses and is_handed_back(claim.item, window)]

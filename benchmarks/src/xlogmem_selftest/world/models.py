@@ -214,6 +214,7 @@ class Claim:
         self.alone = not item.open          # no other window is open on the block
         self.use = item.uses = item.uses + 1
         self.access = access
+        self.in_ranges = False              # these parts alone are named to the library
         self.parts = parts
         self.values = values                # what it will write, for each part
 
