@@ -12,6 +12,7 @@ downloaded.  The ways differ in the source of the blocks and in what orders the 
     xlogmem, pool            as the first of the two, on a PoolMemoryResource
     xlogmem, pool of 2 GiB   the same, with that initial_pool_size
     xlogmem, kept            the ring of kept blocks, and `use` for each launch
+    xlogmem, ranges          the same ring in the ranges of two buffers, each of which is one block
 
 All in one process and in turn.  Times are medians of the rounds, ratios medians of each round's ratio to events by
 hand.  Memory is what the device has less once everything of the first round was queued, before anything was waited
@@ -62,6 +63,7 @@ class Pipeline:
     def __init__(self, nbytes: int, chunks: int) -> None:
         self.nbytes, self.chunks, self.words = nbytes, chunks, nbytes // 4
         self.kernels = Kernels()
+        self.state: xlogmem.DeviceState | None = None       # which buffers need
         self.streams = [OwnedStream() for _ in range(4)]
         self.up, self.first, self.second, self.down = (stream.handle for stream in self.streams)
         self.events = [[check(cuda.cuEventCreate(2)) for _ in range(4)] for _ in range(RING)]
@@ -175,12 +177,16 @@ def ways_of(pipeline: Pipeline) -> tuple[dict[str, Callable[[], None]], list[xlo
     runtimes: list[xlogmem.DeviceRuntime] = []
     keeper = async_runtime()
     kept = [tuple(keeper.allocate(pipeline.nbytes) for _ in range(3)) for _ in range(RING)]
+    pipeline.state = xlogmem.DeviceState(keeper)
+    uploaded, worked = (pipeline.state.empty((count * RING, pipeline.nbytes), "u1") for count in (1, 2))
+    ranges = [(uploaded[slot], worked[2 * slot], worked[2 * slot + 1]) for slot in range(RING)]
     by_xlogmem = {
         "async": partial(pipeline.with_xlogmem, async_runtime()),
         "async, named": partial(pipeline.with_xlogmem, async_runtime(), named=True),
         "pool": partial(pipeline.with_xlogmem, runtime(xlogmem.PoolMemoryResource())),
         "pool of 2 GiB": partial(pipeline.with_xlogmem, runtime(xlogmem.PoolMemoryResource(initial_pool_size=2 << 30))),
-        "kept": partial(pipeline.with_xlogmem, keeper, kept=kept)}
+        "kept": partial(pipeline.with_xlogmem, keeper, kept=kept),
+        "ranges": partial(pipeline.with_xlogmem, keeper, kept=ranges)}
     ways = {
         "one stream": pipeline.one_stream,
         "events by hand": partial(pipeline.by_hand, lambda number: pipeline.kept[number % RING]),
@@ -233,7 +239,7 @@ def main() -> None:
     rows = []
     for nbytes, chunks in CHUNKS.items():
         rows += measure(nbytes, chunks, options.rounds)
-        for row in rows[-8:]:
+        for row in rows[-9:]:
             print(f"{row['chunk_bytes'] >> 10:6,} KiB  {row['way']:24}{row['microseconds_per_chunk']:9,.1f} us, host "
                   f"{row['host_microseconds_per_chunk']:7,.1f}  {row['to_events_by_hand']:6.3f}x"
                   f"{row['device_bytes'] / 2**20:9,.0f} MiB{row['wrong']:4} wrong", flush=True)

@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from arrays import Column
 from cuda.bindings import driver as cuda
 
 from xlogmem import DeviceRuntime, use
@@ -139,3 +140,33 @@ def test_freed_memory_comes_back_at_once():
     assert runtime.pending_bytes <= 100 << 20
     runtime.reap_pending()
     assert runtime.bytes_outstanding == 0
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_ranges_of_one_block(named):
+    """One stream fills the quarters of a block, each late; others copy ranges across the borders of quarters.  The twin
+    names another range than it reads."""
+    runtime, kernels = DeviceRuntime(), Kernels()
+    source, *others = (runtime.acquire_stream() for _ in range(4))
+    words = 1 << 16
+    block, wrong = runtime.allocate(16 * words, source), runtime.allocate(4 * len(others), source)
+    with use(source, write=[block, wrong]):
+        kernels.fill(source.handle, block.ptr, 0, 4 * words)
+        kernels.fill(source.handle, wrong.ptr, 0, len(others))
+    for turn in range(1, 30):
+        for quarter in range(4):
+            with use(source, write=Column(block, 4 * words * quarter, 4 * words)):
+                kernels.delay(source.handle, MILLISECOND // 5)
+                kernels.fill(source.handle, block.ptr + 4 * words * quarter, turn, words)
+        for number, stream in enumerate(others):
+            first = 4 * words * number + 2 * words
+            name = Column(block, first if named else 0, 4 * words if named else 4)
+            with use(stream, read=name, read_write=Column(wrong, 4 * number, 4)):
+                kernels.count_unequal(stream.handle, wrong.ptr + 4 * number, block.ptr + first, turn, words)
+    seen = bytearray(4 * len(others))
+    with use(source, read=wrong):
+        check(cuda.cuMemcpyDtoHAsync(seen, wrong.ptr, len(seen), source.handle))
+    check(cuda.cuStreamSynchronize(source.handle))
+    assert (not any(seen)) == named
+    check(cuda.cuCtxSynchronize())
+    kernels.close()

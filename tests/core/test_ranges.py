@@ -218,7 +218,7 @@ def test_work_that_is_recorded_afterwards_is_on_all_ranges(x):
 
 
 def test_an_export_is_of_all_ranges(x):
-    """While a library has the memory its stream may be anywhere in it, and ranges are not told apart."""
+    """While a library has the memory its stream may be anywhere in it: each range counts as the whole block."""
     state = DeviceState(x.runtime)
     buffer = state.empty(SIZE, "uint8", x.S)
     block = buffer.access()

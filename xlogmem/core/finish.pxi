@@ -192,9 +192,10 @@ cdef bint serves_waits(Window* window) noexcept nogil:
     return False
 
 
-cdef inline void close_use(CoreState* core, Window* window, Use* use) noexcept nogil:
+cdef inline void close_use_locked(CoreState* core, Window* window, Use* use) noexcept nogil:
     """Close the window on a block, and claim it if it is retired and this was its last one.  A use of a part becomes one
     of its block: the part may end."""
+    check(core.order.lock.held(), "the lock is held")
     cdef Block* block = use.block
     check(block.windows > 0, "a window that closes was open")
     check(block.state == LIVE or block.state == RETIRED or block.generation == 0,
@@ -269,7 +270,7 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     while use != window.uses.data() + window.uses.size():
         if launched and not (plainly and use.plain and file_plainly(stream, position, use)):
             file_use_locked(core, window, use)
-        close_use(core, window, use)
+        close_use_locked(core, window, use)
         use += 1
     stream.windows -= 1
     if unlikely(core.waiting != NULL):

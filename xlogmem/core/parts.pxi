@@ -31,7 +31,7 @@ cdef Block* new_part_locked(CoreState* core, Block* block, Block* like, uint64_t
     else:
         part = core.spare_parts.back()
         core.spare_parts.pop_back()
-    check(part.windows == 0 and part.home == NULL, "a spare part is no part")
+    check(part.windows == 0 and part.home == NULL, "a spare part is of no block")
     part.generation = block.generation
     part.slot = block.slot
     part.whole = block
@@ -81,7 +81,8 @@ cdef void add_entries(Block* block, Block* part) noexcept nogil:
         else:
             own = &block.frontier.emplace_back()
             own[0] = entry[0]
-    block.fresh |= part.fresh
+    if part.fresh:
+        block.fresh = True
 
 
 # ---------------------------------------------------------------------------------------------- the whole block
@@ -165,8 +166,8 @@ cdef inline void use_block(Window* window, Block* block, uint32_t access, uint64
 
 
 cdef bint may_be_cut(CoreState* core, Block* block) noexcept nogil:
-    """True if ranges of the block are told apart.  Not while a check or a history looks, or libraries that have the
-    memory queue unrecorded work; nor while a launch that names all of it is under way."""
+    """True if the block may have parts.  False while a check or a history looks, while libraries that have the memory
+    may queue unrecorded work, and while a launch that names all of it is under way."""
     return core.watched == 0 and block.exports.empty() and (
             is_in_parts(block) or block.windows == 0)
 

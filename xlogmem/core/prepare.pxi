@@ -113,7 +113,7 @@ cdef int merge_and_validate_locked(CoreState* core, Window* window, uint64_t ope
 
 cdef int use_range_or_block_locked(CoreState* core, Window* window, ByteRange* wanted, uint64_t operation,
                                    Failure* failure) noexcept nogil:
-    """Note the use of a range, or of its block where ranges are not told apart."""
+    """Note the use of a range, or of all of its block, where that has no parts."""
     check(core.order.lock.held(), "the lock is held")
     cdef Request* request = &window.requests[wanted.request]
     cdef Block* block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL

@@ -89,8 +89,9 @@ def use(stream=NOT_GIVEN, read=NOT_GIVEN, write=NOT_GIVEN, read_write=NOT_GIVEN,
         The memory that the launch touches: buffers, blocks, their ids, integer device addresses, ``CUdeviceptr``,
         objects of a type with a resolver (`register_resolver`), and anything with ``data_ptr()``,
         ``__cuda_array_interface__``, ``__dlpack__``, or a ``handle`` or ``ptr`` beside a size (the first in this order
-        is read): arrays and memory of CuPy, PyTorch, Numba, JAX, RMM and cuda.core.  Addresses inside a block stand for
-        the block.  An object without elements stands for nothing.
+        is read): arrays and memory of CuPy, PyTorch, Numba, JAX, RMM and cuda.core.  Blocks, ids and addresses
+        stand for all of a block; an array, or a slice of a buffer, for its own bytes: launches on disjoint ranges of a
+        block do not wait for each other.  An object without elements stands for nothing.
     runtime : DeviceRuntime, optional
         The runtime whose blocks are meant, for a foreign stream.  The default is the runtime of the given blocks, else
         the process's own runtime for the stream's device.
