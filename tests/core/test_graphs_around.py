@@ -149,3 +149,20 @@ def test_what_is_refused_around_a_capture_says_what_to_do(four, call, error, tex
         graph.close()
     x.late.free()
     x.buffer.release()
+
+
+def test_a_graph_writes_what_a_consumer_may_have_written_before_its_release(x):
+    """The capture names the memory again after the release, when the consumer's stream is any stream."""
+    state = DeviceState(x.runtime)
+    buffer = state.empty(64, "uint8", x.S)
+    block = buffer.access()
+    x.use(x.T, (block, WRITE))
+    capsule = buffer.__dlpack__(stream=x.T.handle)
+    with capture(x.T) as graph:
+        x.use(x.T, (block, READ))
+        x.work(x.T, (block, WRITE))
+        del capsule
+        x.use(x.T, (block, READ))
+    assert [one.generation for one in graph.writes] == [block.generation]
+    graph.close()
+    buffer.release()

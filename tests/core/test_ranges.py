@@ -499,22 +499,3 @@ def test_ranges_inside_a_capture(x):
         pass
     assert block.frontier.keys() >= {("written", x.V.id)}
     graph.close()
-
-
-def test_what_a_consumer_has_written_in_a_capture_is_written_by_the_graph(x):
-    """Also if it releases the memory before the capture names it again."""
-    state = DeviceState(x.runtime)
-    buffer = state.empty(SIZE, "uint8", x.S)
-    block = buffer.access()
-    with use(x.T, write=block):
-        pass
-    capsule = buffer.__dlpack__(stream=x.T.handle)
-    with xlogmem.capture(x.T) as graph:
-        with use(x.T, read=block):
-            pass
-        work(x, x.T, block, 0, SIZE)
-        del capsule
-        with use(x.T, read=block):
-            pass
-    assert [one.generation for one in graph.writes] == [block.generation]
-    graph.close()

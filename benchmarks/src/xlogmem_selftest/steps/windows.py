@@ -132,9 +132,7 @@ def register(world: World, recorder: LaunchRecorder | NativeUse, claims: list[Cl
         if (isinstance(recorder, LaunchRecorder) and claim.parts and rng.random() < .4
                 and stays(world, claim.item, addressed)):
             claim.in_ranges = True
-            size = claim.item.nbytes // PARTS
-            ranges = [Range(claim.item.ptr + i * size, size) for i in claim.parts]
-            getattr(recorder, claim.access)(ranges if rng.random() < .8 else ranges + ranges[:1])
+            getattr(recorder, claim.access)(ranges_of(claim, rng))
             continue
         for access in ((READ, WRITE) if claim.access == READ_WRITE and rng.random() < .3 else (claim.access,)):
             add = getattr(recorder, access)
@@ -152,6 +150,18 @@ def stays(world: World, item: Item, addressed: list[Item]) -> bool:
         item.held += 1
         addressed.append(item)
         return not item.gone
+
+
+def ranges_of(claim: Claim, rng: Random) -> list[Range]:
+    """Names of the claimed parts: those beside each other by one range, and some by a second one."""
+    size, parts = claim.item.nbytes // PARTS, sorted(claim.parts)
+    first = [i for i in parts if i - 1 not in parts]
+    last = [i for i in parts if i + 1 not in parts]
+    ranges = [Range(claim.item.ptr + i * size, (k + 1 - i) * size) for i, k in zip(first, last, strict=True)]
+    if rng.random() < .3:
+        ranges.append(Range(claim.item.ptr + rng.choice(parts) * size, size))
+    rng.shuffle(ranges)
+    return ranges
 
 
 class Range:
