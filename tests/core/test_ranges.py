@@ -225,11 +225,11 @@ def test_an_export_is_of_all_ranges(x):
     for stream, first in ((x.T, 0), (x.U, HALF)):
         use_range(x, stream, block, first, HALF)
     capsule = buffer.__dlpack__(stream=x.V.handle)
-    first, latter = work(x, x.V, block, 0, HALF), work(x, x.V, block, HALF, HALF)
-    use_range(x, x.T, block, 0, HALF)
-    assert x.ordered(first, x.T)
-    use_range(x, x.T, block, HALF, HALF)
-    assert x.ordered(latter, x.T)
+    for _ in range(2):
+        for first in (0, HALF):
+            operation = work(x, x.V, block, first, HALF)
+            use_range(x, x.T, block, first, HALF)
+            assert x.ordered(operation, x.T)
     last = work(x, x.V, block, 0, 4, READ)
     del capsule
     use_range(x, x.U, block, 0, 4)
