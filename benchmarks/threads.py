@@ -87,6 +87,8 @@ def all_work(most: int) -> Iterator[tuple[str, Work, int, Work | None]]:
                lambda i, of=of, on=on: lambda n: of.each_pair(MIB, [on[i].handle], n))
     yield "driver's pair and work, C++", lambda i: lambda n: raw.pairs(MIB, [streams[i].handle], n, 4), 200_000, None
     yield "use, C++", lambda i: _loops.Uses([(0, [(0, 3)])], [streams[i]], [blocks[i]]).run, 2_000_000, None
+    for name, in_use in (("launch, C++", False), ("launch in a use, C++", True)):
+        yield (name, lambda i, in_use=in_use: _loops.Launches(streams[i], blocks[i], in_use).run, 200_000, None)
     yield "nothing, Python", lambda i: python_nothing, 4_000_000, None
     yield "pool pair, Python", lambda i: python_pairs(pool, streams[i]), 400_000, None
     yield "use, Python", lambda i: python_uses(streams[i], blocks[i]), 400_000, None

@@ -1,6 +1,7 @@
 # Uses of blocks on an xlogmem runtime, through the C table, as programs in C++ make them.
 
 from cpython.pycapsule cimport PyCapsule_GetPointer
+from cuda.bindings cimport cydriver as cy
 from libc.stdint cimport uint64_t
 from libcpp.vector cimport vector
 
@@ -9,6 +10,7 @@ from xlogmem.blocks cimport Core, DeviceBlock
 from xlogmem.native cimport (
     XLOGMEM_READ,
     XLOGMEM_TABLE,
+    XLOGMEM_WRITE,
     xlogmem_access,
     xlogmem_error,
     xlogmem_runtime,
@@ -124,6 +126,41 @@ cdef class Uses(Rounds):
         if failed:
             raise_error(&error)
         return took
+
+
+cdef class Launches:
+    """Memsets of one block on a stream, as a stand-in for any launch; each inside of a use, or alone."""
+    cdef Held held
+    cdef Stream stream
+    cdef xlogmem_access access
+    cdef size_t nbytes
+    cdef bint in_use
+
+    def __init__(self, Stream stream, DeviceBlock block, bint in_use):
+        self.held, self.stream, self.in_use, self.nbytes = Held(block.core), stream, in_use, block.nbytes
+        c_table.identify(self.held.runtime, <void*>block, &self.access)
+        self.access.access = XLOGMEM_WRITE
+
+    def run(self, size_t rounds):
+        cdef xlogmem_runtime* runtime = self.held.runtime
+        cdef cy.CUstream handle = self.stream.state.handle
+        cdef xlogmem_error error
+        cdef xlogmem_use* opened = NULL
+        cdef int failed = 0
+        cdef cy.CUresult status = cy.CUDA_SUCCESS
+        with nogil:
+            for _ in range(rounds):
+                failed = self.in_use and c_table.prepare(runtime, <void*>handle, &self.access, 1, 0, &opened, &error)
+                if failed:
+                    break
+                status = cy.cuMemsetD8Async(<cy.CUdeviceptr>self.access.address, 0, self.nbytes, handle)
+                failed = self.in_use and c_table.finish(runtime, opened, &error)
+                if failed or status != cy.CUDA_SUCCESS:
+                    break
+        if failed:
+            raise_error(&error)
+        if status != cy.CUDA_SUCCESS:
+            raise RuntimeError(f"cuMemsetD8Async: {<int>status}")
 
 
 def frees_after_reads(streams, size_t nbytes, size_t readers, size_t rounds):
