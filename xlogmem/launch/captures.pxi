@@ -80,6 +80,7 @@ cdef class StandIn:
     cdef bint is_named                      # with its access, for the work of another library
     cdef bint is_graphs                     # allocated in the capture: what has filled it is not known
     cdef bint is_at_home                    # its home takes part since before
+    cdef bint may_be_written                # by work that is not recorded, before it was named last
     cdef vector[StreamOutside] streams      # on which unrecorded work on the block may be queued
 
 
@@ -236,7 +237,9 @@ cdef class CaptureCore(Core):
             block = self.make_stand_in(held, streams, self.first() if self.is_foreign else None)
         else:
             held.release()
-            add_streams(block, streams)                 # there may be more consumers by now
+            if self.may_be_written(block):              # by consumers that have released the memory meanwhile
+                block.may_be_written = True
+            set_streams(block, streams)                 # there may be more consumers by now
         self.meet(block)
         found.slot = block.slot
         found.generation = block.generation
@@ -323,7 +326,7 @@ cdef class CaptureCore(Core):
     cdef bint may_be_written(self, StandIn block) except -1:
         """True if work that is not recorded may have written a block in the capture: the fill of new memory, that of an
         opaque stream or of a consumer, that of the library that captures."""
-        cdef bint may = self.is_foreign or block.held.block.home in self.members
+        cdef bint may = block.may_be_written or self.is_foreign or block.held.block.home in self.members
         cdef vector[StreamOutside] streams = streams_of(block)
         cdef size_t i
         for i in range(streams.size()):
@@ -370,18 +373,10 @@ cdef vector[StreamOutside] streams_of(StandIn block) noexcept:
     return block.streams
 
 
-cdef void add_streams(StandIn block, vector[StreamOutside]& streams) noexcept:
-    """Add streams on which unrecorded work may be queued.  Those of consumers that have released the memory meanwhile
-    stay: what they have queued is in the graph."""
+cdef void set_streams(StandIn block, vector[StreamOutside]& streams) noexcept:
     cdef Section section
-    cdef size_t i, k
     section.begin(block)
-    for i in range(streams.size()):
-        for k in range(block.streams.size()):
-            if block.streams[k].handle == streams[i].handle and block.streams[k].is_home == streams[i].is_home:
-                break
-        else:
-            block.streams.push_back(streams[i])
+    block.streams = streams
 
 
 cdef void add_stream(StandIn block, StreamOutside* outside) noexcept:
