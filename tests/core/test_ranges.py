@@ -289,13 +289,36 @@ def test_a_range_of_a_freed_block_is_refused(x):
         recorder.preflight()
 
 
+def test_a_range_of_a_freed_block_is_not_one_of_the_next(x):
+    """The next block has the same slot, the same address and the same ranges."""
+    block = written(x)
+    use_range(x, x.T, block, 0, HALF)
+    recorder = LaunchRecorder(x.T).write(Column(block, 0, HALF))
+    address = block.ptr
+    block.free()
+    after = written(x)
+    assert after.ptr == address
+    use_range(x, x.T, after, 0, HALF)
+    with pytest.raises(UseAfterFreeError):
+        recorder.preflight()
+
+
+def test_a_launch_that_repeats_a_range(x):
+    block = written(x)
+    for _ in range(2):
+        with use(x.T, read=[Column(block, 0, HALF), Column(block, HALF, HALF)], write=Column(block, 0, HALF)):
+            operation = work(x, x.T, block, 0, SIZE)
+        with use(x.U, read=Column(block, 0, HALF)):
+            assert x.ordered(operation, x.U)
+
+
 def test_only_ranges_that_overlap_conflict(x):
     block = written(x)
     with use(x.T, write=Column(block, 0, HALF)):
         with use(x.U, write=Column(block, HALF, HALF), on_conflict="raise"):
             pass
         for name in (Column(block, 0, 4), Column(block, HALF - 4, 8), block, block.ptr, Column(block, 0, SIZE)):
-            with pytest.raises(StreamMisuseError, match="conflict|another thread|this thread"):
+            with pytest.raises(StreamMisuseError, match=r"conflict|another thread|this thread"):
                 LaunchRecorder(x.U, on_conflict="raise").write(name).preflight()
     with use(x.U, write=block, on_conflict="raise"):
         pass
@@ -478,7 +501,6 @@ def test_a_buffer_of_two_halves_on_the_host(x):
         array[:HALF] = 3
     assert synchronized() > before
     x.T.synchronize()
-    del array
     block.free()
     x.runtime.reap_pending()
     check(cuda.cuMemFreeHost(address))

@@ -110,9 +110,10 @@ def test_first_seen_order_is_kept():
 @pytest.mark.simulator
 @pytest.mark.promise(90, 108, 166)
 @pytest.mark.parametrize("name", [lambda b: b, lambda b: b.id, lambda b: b.ptr, lambda b: b.ptr + 511,
-                                  lambda b: Column(b), lambda b: Column(b, 100), lambda b: [b], lambda b: (b.id,)])
+                                  lambda b: Column(b, 0, 512), lambda b: [b], lambda b: (b.id,)])
 def test_every_name_of_a_block_protects_it(four, name):
-    """A block, its identity, an address inside it, a column on it, in a list or not: the same waits and entries."""
+    """A block, its identity, an address inside it, a column of all of it, in a list or not: the same waits and
+    entries."""
     x = four()
     block = x.alloc(x.S)
     write = x.use(x.S, (block, WRITE))

@@ -193,8 +193,8 @@ cdef bint serves_waits(Window* window) noexcept nogil:
 
 
 cdef inline void close_use_locked(CoreState* core, Window* window, Use* use) noexcept nogil:
-    """Close the window on a block, and claim it if it is retired and this was its last one.  A use of a part becomes one
-    of its block: the part may end."""
+    """Close the window on a block, and claim it if it is retired and this was its last one.  A use of a part becomes
+    one of its block: the part may end."""
     check(core.order.lock.held(), "the lock is held")
     cdef Block* block = use.block
     check(block.windows > 0, "a window that closes was open")

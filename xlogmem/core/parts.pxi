@@ -1,14 +1,14 @@
 # Parts: a block of which launches name ranges has a frontier for each of its parts.
 #
 # The first launch that names a range cuts the block into parts, at the ends of the range.  Each part is a block of its
-# own, with windows and a frontier, but in no table: a range uses the parts that it reaches, and all rules for blocks hold
-# for them as they are.  Every other operation means all of the block: a use of it, a free, an export, a record, a wait.
-# It joins the parts first, as it brings a local block in (core/caches.pxi), and the block gets the entries of all.  So
-# nothing but the pages of launches knows of parts.
+# own, with windows and a frontier, but in no table: a range uses the parts that it reaches, and all rules for blocks
+# hold for them as they are.  Every other operation means all of the block: a use of it, a free, an export, a record, a
+# wait.  It joins the parts first, as it brings a local block in (core/caches.pxi), and the block gets the entries of
+# all.  So nothing but the pages of launches knows of parts.
 #
-# A window on a part counts on the block, too: the block is not freed meanwhile, and conflicts are found.  A part with an
-# open window outlives a join, and hands its entries over when that window closes.  More entries than needed order too
-# much, and never too little; so ranges that are many, or small, may share a part.
+# A window on a part counts on the block, too: the block is not freed meanwhile, and conflicts are found.  A part with
+# an open window outlives a join, and hands its entries over when that window closes.  More entries than needed order
+# too much, and never too little; so ranges that are many, or small, may share a part.
 
 from xlogmem._base.cpp cimport check, larger, make_new
 
@@ -128,6 +128,18 @@ cdef inline size_t place_of_part(Block* block, uint64_t address) noexcept nogil:
         else:
             end = middle
     return first
+
+
+cdef Block* find_part_locked(CoreState* core, Request* request, ByteRange* wanted) noexcept nogil:
+    """Find the part that a range has of a live block; NULL if it has none, or shares one."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef Block* block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL
+    cdef Block* part
+    if (block == NULL or not is_in_parts(block) or block.generation != request.generation or block.state != LIVE
+            or core.watched):
+        return NULL
+    part = block.parts[place_of_part(block, wanted.first)]
+    return part if part.ptr == wanted.first and part.nbytes == wanted.end - wanted.first else NULL
 
 
 cdef void cut_locked(CoreState* core, Window* window, Block* block, uint64_t at, uint64_t operation) noexcept nogil:

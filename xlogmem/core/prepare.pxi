@@ -221,7 +221,7 @@ cdef inline bint open_plain_uses_locked(CoreState* core, Window* window) noexcep
     window.dependencies.clear()
     window.turn = 0
     if core.waiting != NULL or not window.ranges.empty():
-        return False
+        return core.waiting == NULL and open_plain_ranges_locked(core, window)
     window.uses.resize(count)                           # as many as the launch before: nothing moves
     use = window.uses.data()
     if may_file_plainly(stream):
@@ -277,6 +277,27 @@ cdef inline bint find_replaced(Block* block, StreamState* stream, uint32_t index
         if block.frontier[i].kind == HAS_READ:
             use.first = i
     return use.first != block.frontier.size()
+
+
+cdef bint open_plain_ranges_locked(CoreState* core, Window* window) noexcept nogil:
+    """Do so for a launch that names ranges alone, each of which is a part already."""
+    check(core.order.lock.held(), "the lock is held")
+    cdef size_t i, k
+    cdef Request* request
+    cdef Block* part
+    if window.ranges.size() != window.requests.size():
+        return False
+    window.uses.resize(window.requests.size())
+    for i in range(window.requests.size()):
+        request = &window.requests[i]
+        part = find_part_locked(core, request, &window.ranges[i])
+        if part == NULL or part.windows != 0 or not is_plain(part, window.stream):
+            for k in range(i):
+                close_on(&window.uses[k])
+            return False
+        open_plainly(part, window.stream, request.access, &window.uses[i])
+        count_window(window, part.whole, request.access)
+    return True
 
 
 cdef bint open_reads_locked(CoreState* core, Window* window, size_t first) noexcept nogil:

@@ -290,6 +290,7 @@ cdef int prepare_by_lookup(RuntimeHold* hold, Launch* launch, Window** result, F
     cdef CoreState* core = hold.core
     cdef StreamState* stream = NULL
     cdef Window* window = NULL
+    cdef AtOnce done = NOT_AT_ONCE
     cdef Scope scope
     cdef int failed
     if refuse_lost(core, failure) or enter_context(core.order.context, &scope, failure):
@@ -302,9 +303,15 @@ cdef int prepare_by_lookup(RuntimeHold* hold, Launch* launch, Window** result, F
         know_stream_locked(hold, launch.handle, stream)
         window = take_window_of_hold_locked(hold)
         failed = find_blocks_locked(core, window, launch)
-    core.order.lock.unlock()
     if not failed:
         begin_window(window, stream, launch.flags)
+        if <size_t>launch.handle > PER_THREAD and core.marks.load() == 0:
+            done = open_known_locked(core, window, failure)     # its capture state was queried a moment ago
+            failed = done == REFUSED
+    core.order.lock.unlock()
+    if not failed and done == UNFINISHED:
+        failed = prepare_rest(core, window, failure)
+    elif not failed and done == NOT_AT_ONCE:
         failed = prepare(core, window, failure)         # the stream is busy: it is not unregistered meanwhile
     core.order.lock.lock()
     if stream != NULL:
