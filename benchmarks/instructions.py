@@ -34,7 +34,9 @@ PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table
          "access by the host, Python", "1 of 1,000 columns, C table, pool", "1 of 1,000 columns, Python, pool",
          "1 of 1,000 sizes, C table, pool", "unowned stream: allocate + free, C table, pool",
          "unowned stream: allocate + free, Python, pool", "graph launch of 16 blocks, C table",
-         "graph launch of 16 blocks, Python", "use of a buffer, Python", "use of a range of it, Python", "DLPack exchange: export + release", "DLPack exchange: stream to work on")
+         "graph launch of 16 blocks, Python",
+         "use of a buffer, Python", "use of a range of it, Python",
+         "DLPack exchange: export + release", "DLPack exchange: stream to work on")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -151,7 +153,8 @@ def paths() -> dict[str, Callable[[int], object]]:
         batches([1 << 12] * 1000), python_batches, batches([256 * size for size in range(1, 1001)]),
         lambda rounds: table_of_bare.pairs(1 << 16, [bare], rounds), allocate_on_bare,
         lambda rounds: in_graph and native.run(rounds), launch,
-        python_uses((called_on, {"read_write": whole})), python_uses((called_on, {"read_write": ranges[3]})), inside(exchanges.exported),
+        python_uses((called_on, {"read_write": whole})), python_uses((called_on, {"read_write": ranges[3]})),
+        inside(exchanges.exported),
         inside(exchanges.streams)), strict=True))
 
 
