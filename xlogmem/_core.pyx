@@ -21,6 +21,9 @@ writer or a free after all.  A writer's finish removes the entries that its own 
 frontier holds at most one entry per kind and stream, however often the block is used, and a use costs no event: a
 position is a number, and `_order` records events only where a stream has to wait for another one.
 
+A launch may name ranges of a block.  Then the block is cut into *parts*, each with windows and a frontier of its own,
+so that launches on disjoint ranges do not wait for each other.  Whatever means all of the block joins the parts first.
+
 Programs fill new memory without recording it.  So until a use on another stream has been filed, a block is *fresh*: its
 entries on its own stream are raised to a new position of that stream before another stream is ordered after them, which
 covers all work that was queued there so far, and once more when that first use is filed.  Streams on which unrecorded
@@ -59,15 +62,7 @@ valid if the slot still has that generation.
 cdef enum:
     EAGER_COMMITS = 64          # commits that record at once after a launch elsewhere had to wait (adaptive)
     SOME_BLOCKS = 16            # of a launch; where readers overlap, more are merged
-    MARKERS = 8                 # per stream, before those that one fence covers are coalesced
-    FREES_PER_MARKER = 1024     # frees on a stream that share a marker, and its fence, at most
-    BYTES_PER_FREE = 64 << 10   # bytes that count as one more of them
     RESERVE = 64                # windows kept for the next recorders
-
-cdef enum Reaping:
-    LOOK                        # by the fences that there are
-    POLL                        # with a fence recorded now, where there is none
-    WAIT
 
 cdef atomic[uint64_t] generations           # of this process, shared by all devices and resources
 

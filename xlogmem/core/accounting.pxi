@@ -25,6 +25,18 @@ from xlogmem._order cimport (
 from xlogmem.resources.base cimport GuardTable, settle
 
 
+cdef enum:
+    MARKERS = 8                 # per stream, before those that one fence covers are coalesced
+    FREES_PER_MARKER = 1024     # frees on a stream that share a marker, and its fence, at most
+    BYTES_PER_FREE = 64 << 10   # bytes that count as one more of them
+
+
+cdef enum Reaping:
+    LOOK                        # by the fences that there are
+    POLL                        # with a fence recorded now, where there is none
+    WAIT
+
+
 cdef inline bint file_marker_locked(CoreState* core, StreamState* home, Block* block) noexcept nogil:
     """Move live bytes to pending.  Frees share a marker until a fence is due behind them.  True if the fence is due."""
     check(core.order.lock.held(), "the lock is held")
