@@ -46,7 +46,8 @@ CORES = len(os.sched_getaffinity(0))
 HOT = dict.fromkeys(["_core", "_loops", "_order", "_table", "async_", "base", "foreign", "index", "launch", "pool"],
                     "-O3")
 INLINED = {"blocks": "-O2 -fno-tree-vectorize --param=max-inline-insns-auto=30 --param=inline-min-speedup=15"}
-WARM = dict.fromkeys(["_driver", "_torch_pool", "buffers", "objects", "sites", "streams"], "-O2")
+WARM = dict.fromkeys(["_dlpack", "_driver", "_layout", "_torch_pool", "buffers", "interchange", "named", "objects",
+                      "sites", "streams"], "-O2")
 OPTIMISED = HOT | INLINED | WARM
 SANITIZERS = BUILDS[build].get("sanitizers", [])
 # A Python that was built with -g passes it on, and the wheels would be seven times as large.

@@ -34,9 +34,10 @@ PATHS = ("allocate + free, C table, trivial resource", "allocate + free, C table
          "access by the host, Python", "1 of 1,000 columns, C table, pool", "1 of 1,000 columns, Python, pool",
          "1 of 1,000 sizes, C table, pool", "unowned stream: allocate + free, C table, pool",
          "unowned stream: allocate + free, Python, pool", "graph launch of 16 blocks, C table",
-         "graph launch of 16 blocks, Python",
-         "use of a buffer, Python", "use of a range of it, Python",
-         "DLPack exchange: export + release", "DLPack exchange: stream to work on")
+         "graph launch of 16 blocks, Python", "use of a buffer, Python", "use of a range of it, Python",
+         "DLPack exchange: export + release", "DLPack exchange: stream to work on",
+         "export by __dlpack__, Python", "import by DLPack, Python", "import by the CUDA array interface, Python",
+         "use of an array of another library, Python")
 
 
 def paths() -> dict[str, Callable[[int], object]]:
@@ -154,8 +155,50 @@ def paths() -> dict[str, Callable[[int], object]]:
         lambda rounds: table_of_bare.pairs(1 << 16, [bare], rounds), allocate_on_bare,
         lambda rounds: in_graph and native.run(rounds), launch,
         python_uses((called_on, {"read_write": whole})), python_uses((called_on, {"read_write": ranges[3]})),
-        inside(exchanges.exported),
-        inside(exchanges.streams)), strict=True))
+        inside(exchanges.exported), inside(exchanges.streams), *with_libraries(state)), strict=True))
+
+
+class Array:
+    """An array of another library, with the CUDA array interface."""
+
+    def __init__(self, address: int) -> None:
+        self.__cuda_array_interface__ = {"version": 3, "shape": (8, 32), "typestr": "<f4", "data": (address, False),
+                                         "strides": None, "stream": 1}
+
+
+def with_libraries(state: Any) -> tuple[Callable[[int], object], ...]:
+    """Exports to other libraries, imports of their arrays, and a use that names one."""
+    from cuda.bindings import driver as cuda
+    from xlogmem_bench import _loops
+
+    import xlogmem
+    from xlogmem.sim.kernels import check
+
+    producer, stream = state.runtime.acquire_stream(), state.runtime.acquire_stream()
+    buffer = state.full((8, 32), 1.0, "float32", producer)
+    exporter, array, adopted = (kind(int(check(cuda.cuMemAlloc(1024)))) for kind in (
+        lambda address: _loops.Exporter(address, (8, 32)), Array, Array))
+    kept = state.runtime.adopt(adopted, stream=producer)
+
+    def exported(rounds: int) -> None:
+        for _ in range(rounds):
+            buffer.__dlpack__(stream=producer.handle, max_version=(1, 0))
+
+    def imported(rounds: int) -> None:
+        for _ in range(rounds):
+            xlogmem.from_dlpack(exporter, producer=producer, state=state)
+
+    def imported_by_interface(rounds: int) -> None:
+        for _ in range(rounds):
+            xlogmem.from_cuda_array(array, producer=producer, state=state)
+
+    def used(rounds: int) -> object:
+        for _ in range(rounds):
+            with xlogmem.use(stream, read=adopted):
+                pass
+        return kept
+
+    return exported, imported, imported_by_interface, used
 
 
 def work() -> None:

@@ -32,6 +32,7 @@ cdef struct Memory:
     MemoryKind kind
     int device_id               # of the host's: where it was made; negative: of none
     size_t allocated            # bytes up to the end of the allocation, or of reserved addresses
+    bint is_whole               # all of the range is memory of this kind, as its first byte is
 
 
 cdef struct Scope:

@@ -95,7 +95,7 @@ cdef object contents_of(object what)
 cdef object for_each(object what, object function, const char* where)
 # Declared here so that the compiler does not put it, and its stack frame, into its only caller, which is a hot path.
 cdef int fail_allocation(Core core, Failure* failure, object nbytes, Stream stream, object resource) except -1
-cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag,
+cdef DeviceBlock adopt_device_range(Core core, uint64_t ptr, size_t nbytes, object stream, object owner, str tag,
                                     bint host_accessible=*, bint only_tracked=*)
 cdef int adopt_while_owned(Core core, object owner, Extent* extent, Stream home, Found* found) except -1
 cdef int refuse_freed(DeviceBlock block) except -1

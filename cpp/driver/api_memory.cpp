@@ -2,6 +2,7 @@
 // pointers.
 #include "calls.hpp"
 #include "capture.hpp"
+#include "mappings.hpp"
 #include "memory.hpp"
 
 #include <algorithm>
@@ -101,6 +102,10 @@ const HostRange* find_pinned(u64 address, u64* start) {
     return &found->second;
 }
 
+const std::pair<const u64, u64>& reservation_of(u64 mapped) {
+    return *--virtual_memory().reservations.upper_bound(mapped);
+}
+
 CUresult pointer_attribute(void* out, CUpointer_attribute attribute, u64 address) {
     Block* block = find_block(address);
     if (block && (!block->live || address >= block->address + block->size)) block = nullptr;
@@ -136,8 +141,12 @@ CUresult pointer_attribute(void* out, CUpointer_attribute attribute, u64 address
         case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return answer<int>(out, device);
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
             return answer<unsigned>(out, block && !block->stream_ordered && !block->mapped);
-        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return answer<CUdeviceptr>(out, start);
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return answer<size_t>(out, block ? block->size : host->bytes);
+        // Of mapped memory these are the reserved addresses (seen on an H200).
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            return answer<CUdeviceptr>(out, block && block->mapped ? reservation_of(address).first : start);
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            if (block && block->mapped) return answer<size_t>(out, reservation_of(address).second);
+            return answer<size_t>(out, block ? block->size : host->bytes);
         case CU_POINTER_ATTRIBUTE_MAPPED: return answer<unsigned>(out, 1);
         // The answer does not depend on the allowed access, as on two H100s.
         case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return answer<unsigned>(out, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);

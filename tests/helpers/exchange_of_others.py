@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from typing import Any
 
 from capsules import CUDA, DELETER, Tensor, Versioned
@@ -22,11 +23,19 @@ def capsule_of(table: Exchange, name: bytes = b"dlpack_exchange_api") -> Any:
 
 
 def kind_of_arrays(*, major: int = 1, name: bytes = b"dlpack_exchange_api", without: tuple[str, ...] = (),
-                   failing: bool = False, raising: bool = False, methods: bool = True) -> type:
+                   failing: bool = False, raising: bool = False, methods: bool = True,
+                   current: Callable[[int], int | None] | None = None) -> type:
     """A type of arrays: `tensor` of an array is what its exchange says, `calls` what was called.
 
     `failing`: the functions return -1; `raising`: they raise.  Without `methods` an array has nothing but the exchange.
+    `current`: gives the handle of the stream on which the library works on a device (None: the function returns -1).
     """
+
+    def stream_of(_: int, device_id: int, out: Any) -> int:
+        assert current is not None
+        handle = current(device_id)
+        out[0] = handle
+        return -1 if handle is None else 0
 
     def look(array: Any, out: Any) -> int:
         array.calls.append("tensor_of")
@@ -54,7 +63,8 @@ def kind_of_arrays(*, major: int = 1, name: bytes = b"dlpack_exchange_api", with
     if raising:                                         # a callback of ctypes cannot: those of Buffer refuse the type
         table = Library(Buffer).table
         functions = {"managed_of": table.managed_of, "tensor_of": table.tensor_of}
-    table = Exchange(major=major, minor=3, allocate=ALLOCATE(), array_of=ARRAY_OF(), current_stream=CURRENT_STREAM(),
+    table = Exchange(major=major, minor=3, allocate=ALLOCATE(), array_of=ARRAY_OF(),
+                     current_stream=CURRENT_STREAM(stream_of) if current is not None else CURRENT_STREAM(),
                      **{key: value for key, value in functions.items() if key not in without})
     _alive.append(functions)
     return type("Array", (_Array if methods else _Bare,), {"__dlpack_c_exchange_api__": capsule_of(table, name)})

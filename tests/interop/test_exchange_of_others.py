@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import gc
+import sys
 import weakref
+from types import SimpleNamespace
 
 import pytest
 from capsules import CPU, CUDA, settle
@@ -37,6 +39,28 @@ def test_an_array_is_named_by_one_call(four, kind, dropped):
     assert bool(x.driver.races()) == dropped
     x.driver.clear_races()
     check(cuda.cuCtxSynchronize())
+
+
+@pytest.mark.parametrize("where", ["base", "metaclass", "later"])
+def test_an_exchange_is_found_wherever_a_type_has_it(four, where):
+    """In a base, in the metaclass, and once the type has it, even if it had none before."""
+    x, memory = scene(four)
+    given = kind_of_arrays(methods=False)
+    capsule = given.__dlpack_c_exchange_api__
+    if where == "base":
+        kind = type("Array", (given,), {})
+    else:
+        meta = type("Meta", (type,), {"__dlpack_c_exchange_api__": capsule if where == "metaclass" else None})
+        kind = (meta if where == "metaclass" else type)("Array", given.__bases__, {})
+    if where == "later":
+        with pytest.raises(BufferError, match="no capsule here"), use(x.S, read=kind(memory.ptr, (4,)),
+                                                                      runtime=x.runtime):
+            pass
+        kind.__dlpack_c_exchange_api__ = capsule
+    array = kind(memory.ptr, (4, 8))
+    with use(x.S, read=array, runtime=x.runtime):
+        pass
+    assert array.calls == ["tensor_of"]
 
 
 @pytest.mark.parametrize(("shape", "more", "first", "last"), [
@@ -138,6 +162,62 @@ def test_an_import_takes_the_tensor(four, driver, named, dropped):
     assert array.calls == ["managed_of", "deleter"]
     check(cuda.cuCtxSynchronize())
     check(cuda.cuMemFree(memory))
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("says", ["default", "another", "nothing"])
+def test_the_stream_of_pytorch_is_queried_in_c(four, driver, monkeypatch, says, dropped):
+    """The legacy default stream is named so.  Any other by PyTorch's object, which keeps it alive."""
+    x = four()
+    state = DeviceState(x.runtime)
+    handle = x.S.handle if says == "another" else 0
+    own = SimpleNamespace(cuda_stream=handle, __cuda_stream__=lambda: (0, handle))
+    queried: list[object] = []
+
+    def current_stream(device: object) -> object:
+        queried.append(device)
+        return own
+
+    def current(device_id: int) -> int | None:
+        queried.append(device_id)
+        return None if says == "nothing" else handle
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(current_stream=current_stream)))
+    kind = kind_of_arrays(current=current)
+    kind.__module__, kind.device = "torch", "cuda:0"
+    memory = int(check(cuda.cuMemAlloc(4096)))
+    array = kind(memory, (4, 8))
+    x.kernels.fill(handle or 1, memory, 1, 1)
+    if dropped:
+        driver.drop("cuStreamWaitEvent", 1)
+    buffer = from_dlpack(array, state=state)
+    assert queried == ([0] if says == "default" else [0, "cuda:0"])
+    with use(x.T, read=buffer):
+        x.kernels.count_unequal(x.T.handle, x.next_word(), memory, 0, 1)
+    assert bool(driver.races()) == dropped
+    driver.clear_races()
+    buffer.release()
+    x.runtime.reap_pending()
+    settle()
+    check(cuda.cuCtxSynchronize())
+    check(cuda.cuMemFree(memory))
+
+
+def test_a_use_without_a_stream_has_the_object_of_pytorchs(four, monkeypatch):
+    """The number of a default stream would not say on which device."""
+    x, memory = scene(four)
+    queried: list[object] = []
+
+    def current_stream(device: object) -> object:
+        queried.append(device)
+        return SimpleNamespace(__cuda_stream__=lambda: (0, x.T.handle))
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(current_stream=current_stream)))
+    kind = kind_of_arrays(current=lambda device_id: 0)
+    kind.__module__, kind.device = "torch", "cuda:0"
+    with use(None, read=kind(memory.ptr, (4, 8)), runtime=x.runtime) as recorder:
+        assert recorder.stream == x.T
+    assert queried == ["cuda:0"]
 
 
 @pytest.mark.parametrize(("kind", "more", "calls"), [

@@ -18,8 +18,10 @@ cdef struct Extent:
 
 cdef bint name_memory(object what, str where, Extent* extent) except -1
 cdef DLPackExchange* exchange_of(object what) except? NULL
-cdef tuple pair_of(object what, str name)
+cdef tuple pair_of(object what, str name, object giver=*)
 cdef tuple device_pair(object array)
 cdef tuple shape_of_tensor(DLTensor* tensor)
 cdef tuple parts_of_tensor(DLTensor* tensor, object itemsize)
 cdef DLTensor* peek_tensor(object capsule, bint* read_only) except NULL
+cdef object find_producer_stream(object array)
+cdef dict find_current_streams(list things, int device_id)

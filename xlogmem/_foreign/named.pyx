@@ -49,4 +49,5 @@ cdef bint name_memory(object what, str where, Extent* extent) except -1:
 include "named/exchange.pxi"  # DLPack between functions in C
 include "named/arrays.pxi"    # the CUDA array interface; extents of arrays
 include "named/tensors.pxi"   # DLPack
+include "named/producers.pxi"  # current streams of libraries
 include "named/pointers.pxi"  # bare addresses, and pointers with a size

@@ -1,5 +1,4 @@
-"""Streams of other libraries: the current stream of a library, and the object that keeps a stream alive.  Imports none
-of these libraries.
+"""Streams of other libraries: the object that keeps a stream alive.  Imports none of these libraries.
 
 Arrays do not say on which stream the work on them was enqueued, and streams are named by bare handles.  As long as the
 object behind a handle is held, its stream is not destroyed.
@@ -9,55 +8,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-__all__ = ["find_current_streams", "find_owner", "find_producer_stream", "library_of", "owns_stream"]
+__all__ = ["LIBRARIES", "find_owner", "library_of", "owns_stream"]
 
 LIBRARIES = ("cupy", "torch", "numba")     # whose current stream is known
-LEGACY, PER_THREAD = 1, 2                   # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD
 
 
 def library_of(what: Any) -> str:
     """The name of the library that an object belongs to."""
     return str(type(what).__module__).partition(".")[0]
-
-
-def find_current_streams(things: list[Any], device_id: int) -> dict[str, Any]:
-    """The current stream of each library that one of these things belongs to, by the library's name.  If none belongs
-    to a known library, the current streams of CuPy and PyTorch, as far as these are in use.  A library that was not
-    imported is not in use."""
-    named = {library_of(thing): thing for thing in things if library_of(thing) in LIBRARIES}
-    streams = {library: _current_stream(library, named.get(library), device_id)
-               for library in (named or ("cupy", "torch")) if library in sys.modules}
-    return {library: stream for library, stream in streams.items() if stream is not None}
-
-
-def _current_stream(library: str, thing: Any, device_id: int) -> Any:
-    """The current stream of a library, by its rules; `thing` is an object of the library, or None."""
-    module = sys.modules[library]
-    if library == "numba":
-        return _default_stream_of_numba()
-    if not hasattr(module, "cuda"):                     # its import is not complete
-        return None
-    if library == "cupy":
-        return module.cuda.get_current_stream()
-    if thing is not None:
-        return module.cuda.current_stream(thing.device)
-    return module.cuda.current_stream(device_id) if module.cuda.is_initialized() else None    # else the query starts it
-
-
-def _default_stream_of_numba() -> int:
-    """The default stream of Numba.  Numba has no current stream: work without a named stream goes to the default
-    stream."""
-    config = getattr(sys.modules.get("numba"), "config", None)
-    return PER_THREAD if getattr(config, "CUDA_PER_THREAD_DEFAULT_STREAM", 0) else LEGACY
-
-
-def find_producer_stream(array: Any) -> Any:
-    """The stream on which a library goes on working with an array, as the library's object; None if it is not known."""
-    library = library_of(array)
-    if library not in LIBRARIES:
-        return None
-    own = getattr(array, "stream", 0) if library == "numba" else 0      # its interface says None there
-    return own or _current_stream(library, array, 0)
 
 
 def owns_stream(stream: Any) -> bool:

@@ -464,10 +464,14 @@ cdef class Core:
         cdef bint exported
         if stream != NULL and has_no_owner(stream):
             stream = NULL
-        with nogil:
-            self.state.order.lock.lock()
+        if self.state.order.lock.try_lock():
             exported = add_export_locked(&self.state, block.block, block.generation, stream, export != NULL)
             self.state.order.lock.unlock()
+        else:
+            with nogil:
+                self.state.order.lock.lock()
+                exported = add_export_locked(&self.state, block.block, block.generation, stream, export != NULL)
+                self.state.order.lock.unlock()
         if not exported:
             raise stale_handle(block)
         if export != NULL:
@@ -518,8 +522,9 @@ cdef class Core:
 
     cdef int cover_export(self, Stream consumer) except -1:
         """Fence an export on this stream, after the window of the export."""
-        with nogil:
-            fence_export(&self.state, consumer.state)
+        if consumer.state.unowned:                      # others need none
+            with nogil:
+                fence_export(&self.state, consumer.state)
         return 0
 
     # ------------------------------------------------------------------------------------------ properties

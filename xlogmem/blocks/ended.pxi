@@ -12,7 +12,7 @@ from cpython.ref cimport PyObject, Py_DECREF, Py_XDECREF
 from libc.stdint cimport uint64_t
 
 from xlogmem._base.log import warn
-from xlogmem._base.cpp cimport vector
+from xlogmem._base.cpp cimport check, vector
 from xlogmem._base.failures cimport NO_FAILURE, PYTHON_RAISED, format_failure
 from xlogmem._base.index cimport destroy
 from xlogmem._base.sections cimport Section
@@ -186,15 +186,24 @@ cdef int drop_owners_of(CoreState* core) except -1:
     cdef size_t i
     if not core.has_pending_decrefs:
         return 0
-    with nogil:
-        core.order.lock.lock()
-        owners = core.pending_decrefs
-        core.pending_decrefs.clear()
-        core.has_pending_decrefs.store(False)
+    if core.order.lock.try_lock():
+        take_owners_locked(core, &owners)
         core.order.lock.unlock()
+    else:
+        with nogil:
+            core.order.lock.lock()
+            take_owners_locked(core, &owners)
+            core.order.lock.unlock()
     for i in range(owners.size()):
         Py_XDECREF(<PyObject*>owners[i])
     return 0
+
+
+cdef void take_owners_locked(CoreState* core, vector[void*]* owners) noexcept nogil:
+    check(core.order.lock.held(), "the lock is held")
+    owners[0] = core.pending_decrefs
+    core.pending_decrefs.clear()
+    core.has_pending_decrefs.store(False)
 
 
 cdef int delete_tables(CoreState* core) except -1:

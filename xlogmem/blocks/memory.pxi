@@ -346,7 +346,7 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
     ptr, nbytes = check_range(ptr, nbytes)
     address, size = ptr, nbytes
     if core.find(address, &found):
-        handle = adopt_device_range(core, ptr, nbytes, stream, owner, tag, False, True)
+        handle = adopt_device_range(core, address, size, stream, owner, tag, False, True)
         if handle is not None:
             return handle                               # else the block was freed meanwhile
     memory.kind = DEVICE_MEMORY                         # where the driver cannot say
@@ -355,7 +355,7 @@ cdef DeviceBlock adopt_range(Core core, object ptr, object nbytes, object stream
             kind_of_memory(device, address, size, &memory, &ignored)
         if memory.kind in (NO_MEMORY, BEYOND_MEMORY):
             refuse_memory(&memory, address, size)
-    return adopt_device_range(core, ptr, nbytes, stream, owner, tag, memory.kind != DEVICE_MEMORY)
+    return adopt_device_range(core, address, size, stream, owner, tag, memory.kind != DEVICE_MEMORY)
 
 
 cdef int refuse_memory(Memory* memory, uint64_t address, size_t nbytes) except -1:
@@ -374,16 +374,17 @@ cdef tuple check_range(object ptr, object nbytes):
     return ptr, nbytes
 
 
-cdef DeviceBlock adopt_device_range(Core core, object ptr, object nbytes, object stream, object owner, str tag,
+cdef DeviceBlock adopt_device_range(Core core, uint64_t ptr, size_t nbytes, object stream, object owner, str tag,
                                     bint host_accessible=False, bint only_tracked=False):
-    """Adopt a range of which the kind of memory is known.  `only_tracked`: return None where no block has it."""
+    """Adopt a range of at least one byte, which lies in the address space and of which the kind of memory is known.
+    `only_tracked`: return None where no block has it."""
     cdef Range memory
     cdef Found found
     cdef Failure failure
     cdef Stream home = None
     cdef DeviceBlock handle
     cdef int failed
-    memory.ptr, memory.nbytes = check_range(ptr, nbytes)
+    memory.ptr, memory.nbytes = ptr, nbytes
     memory.host_accessible = host_accessible
     memory.only_tracked = only_tracked
     memory.stream = NULL

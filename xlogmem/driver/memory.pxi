@@ -125,9 +125,10 @@ cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, M
                         Failure* failure) except -1 nogil:
     """Find what the driver knows about a range of memory, in one query, which needs no context and may be made during a
     capture."""
-    cdef cy.CUpointer_attribute attributes[5]
-    cdef void* answers[5]
-    cdef unsigned int kind = 0, managed = 0
+    cdef cy.CUpointer_attribute attributes[7]
+    cdef void* answers[7]
+    cdef unsigned int kind = 0, managed = 0, for_ipc = 0
+    cdef cy.CUmemoryPool pool = NULL
     cdef cy.CUdeviceptr start = 0
     cdef size_t size = 0
     cdef bint pageable = False
@@ -136,7 +137,10 @@ cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, M
     attributes[2], answers[2] = cy.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, &start
     attributes[3], answers[3] = cy.CU_POINTER_ATTRIBUTE_RANGE_SIZE, &size
     attributes[4], answers[4] = cy.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, &memory.device_id
-    if _check(failure, "cuPointerGetAttributes", cy.cuPointerGetAttributes(5, attributes, answers, ptr)):
+    attributes[5], answers[5] = cy.CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, &for_ipc
+    attributes[6], answers[6] = cy.CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, &pool
+    memory.is_whole = False
+    if _check(failure, "cuPointerGetAttributes", cy.cuPointerGetAttributes(7, attributes, answers, ptr)):
         return 1
     memory.allocated = size - (ptr - start)
     if kind == 0 and not managed:
@@ -151,6 +155,8 @@ cdef int kind_of_memory(cy.CUdevice device, cy.CUdeviceptr ptr, size_t nbytes, M
         memory.kind = MANAGED_MEMORY
     else:
         memory.kind = HOST_MEMORY if kind == <unsigned int>cy.CU_MEMORYTYPE_HOST else DEVICE_MEMORY
+        # Of reserved addresses some may have no memory, and only these belong to neither kind of allocation.
+        memory.is_whole = memory.kind == DEVICE_MEMORY and size != 0 and (for_ipc or pool != NULL)
     return 0
 
 

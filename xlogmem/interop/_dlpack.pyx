@@ -11,16 +11,18 @@ describe.  The structs are in `_foreign/dltensor`; `_foreign/named` reads a caps
 cimport cython
 
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from xlogmem._foreign.dltensor cimport PLAIN, USED_PLAIN, USED_VERSIONED, VERSIONED
+from xlogmem._foreign.dltensor cimport MOST_DIMENSIONS, PLAIN, USED_PLAIN, USED_VERSIONED, VERSIONED
 from xlogmem._foreign.named cimport parts_of_tensor
 from xlogmem.blocks cimport release_export
-from xlogmem.interop._layout cimport ArrayLayout, new_layout
+from xlogmem.interop._layout cimport ArrayLayout, Extents, new_layout, plain_layout
 
-from xlogmem.interop._dtypes import dtype_of_dlpack
+from xlogmem.interop._dtypes import DTYPES
+
+cdef dict dtypes = {row.code << 8 | 8 * row.itemsize: row for row in DTYPES.values()}
 
 
 # ---------------------------------------------------------------------------------------------- exports
@@ -141,14 +143,22 @@ cdef class DLPackImport:
 
 cdef ArrayLayout tensor_layout(DLTensor* tensor, bint read_only):
     """The layout of a tensor; BufferError if a buffer cannot have such an array."""
-    cdef ArrayLayout layout
-    dtype = dtype_of_dlpack(tensor.dtype.code, tensor.dtype.bits)
+    cdef ArrayLayout layout = None
+    cdef uint64_t first = <uint64_t>tensor.data + tensor.byte_offset
+    cdef Extents given
+    dtype = dtypes.get(<uint32_t>tensor.dtype.code << 8 | tensor.dtype.bits)
     if dtype is None or tensor.dtype.lanes != 1:
         raise BufferError(f"DLPack code {tensor.dtype.code} with {tensor.dtype.bits} bits and {tensor.dtype.lanes} "
                           "lane(s) is not a supported dtype")
-    ptr, shape, strides = parts_of_tensor(tensor, dtype.itemsize)
-    layout = new_layout(dtype, ptr, shape, strides, read_only)
-    if not layout.is_aligned() or (layout.size and <uint64_t>tensor.data % layout.itemsize):
+    if tensor.data != NULL and first >= tensor.byte_offset and 0 <= tensor.ndim <= <int>MOST_DIMENSIONS and (
+            tensor.shape != NULL or tensor.ndim == 0):
+        given.ndim, given.shape, given.strides, given.unit = (
+            tensor.ndim, tensor.shape, tensor.strides, tensor.dtype.bits // 8)
+        layout = plain_layout(dtype, given.unit, first, &given, read_only)
+    if layout is None:
+        ptr, shape, strides = parts_of_tensor(tensor, dtype.itemsize)
+        layout = new_layout(dtype, ptr, shape, strides, read_only)
+    if layout.size and (layout.ptr % layout.itemsize or <uint64_t>tensor.data % layout.itemsize):
         raise BufferError(f"the tensor's memory ({layout.ptr:#x}) is not aligned to its elements of {layout.itemsize} "
                           "bytes")
     return layout

@@ -30,4 +30,13 @@ cdef class ArrayLayout:
     cdef ArrayLayout without_elements(self)
 
 
+cdef struct Extents:
+    # Shape and strides, as a description in C has them.
+    int ndim
+    const int64_t* shape
+    const int64_t* strides              # NULL: contiguous
+    int64_t unit                        # of the strides, in bytes
+
+
+cdef ArrayLayout plain_layout(object dtype, int64_t itemsize, uint64_t ptr, Extents* given, bint readonly)
 cdef ArrayLayout new_layout(object dtype, object ptr, tuple shape, tuple strides, bint readonly)

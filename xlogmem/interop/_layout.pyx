@@ -9,11 +9,15 @@ integers it is given.  A layout does not say who owns the memory.
 cimport cython
 
 from cpython.number cimport PyIndex_Check, PyNumber_Index
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport INT64_MAX, UINT64_MAX, int64_t
 from libc.stdlib cimport free, malloc
 
 from xlogmem.interop._dtypes import dtype_of
 from xlogmem._base.sections cimport Section
+from xlogmem._foreign.dltensor cimport MOST_DIMENSIONS
+from xlogmem._foreign.strided cimport Reach, find_reach
 
 __all__ = ["ArrayLayout", "shape_of"]
 
@@ -69,6 +73,45 @@ cdef ArrayLayout new_layout(object dtype, object ptr, tuple shape, tuple strides
     return layout
 
 
+cdef ArrayLayout plain_layout(object dtype, int64_t itemsize, uint64_t ptr, Extents* given, bint readonly):
+    """The layout of an array with elements, by integers of 64 bits; None for others, and for one that does not lie in
+    the address space: those are for `new_layout`."""
+    cdef int64_t steps[MOST_DIMENSIONS]
+    cdef ArrayLayout layout
+    cdef int64_t stride = itemsize
+    cdef Reach reach
+    cdef int i
+    if not find_reach(given.ndim, given.shape, given.strides, given.unit, itemsize, &reach):
+        return None
+    if ptr <= <uint64_t>reach.below or ptr + <uint64_t>reach.above < ptr:
+        return None
+    for i in range(given.ndim - 1, -1, -1):
+        steps[i] = given.strides[i] * given.unit if given.strides != NULL else stride
+        stride *= given.shape[i]                        # at most the bytes of the array
+    layout = ArrayLayout.__new__(ArrayLayout)
+    layout.dtype = dtype
+    layout.shape = tuple_of(given.ndim, given.shape)
+    layout.strides = tuple_of(given.ndim, steps)
+    layout.readonly = readonly
+    layout.itemsize = itemsize
+    layout.ptr = ptr
+    layout.size = reach.size
+    layout.start = ptr - <uint64_t>reach.below
+    layout.extent = <size_t>reach.below + <size_t>reach.above
+    return layout
+
+
+cdef tuple tuple_of(int count, const int64_t* numbers):
+    cdef tuple made = PyTuple_New(count)
+    cdef object number
+    cdef int i
+    for i in range(count):
+        number = numbers[i]
+        Py_INCREF(number)                               # the tuple takes one
+        PyTuple_SET_ITEM(made, i, number)
+    return made
+
+
 cdef ArrayLayout part_of(ArrayLayout whole, object offset, tuple shape, tuple strides):
     """Some elements of an array, the first of them at this offset: inside the address space, as the whole array is."""
     cdef ArrayLayout part = ArrayLayout.__new__(ArrayLayout)
@@ -118,7 +161,10 @@ cdef class ArrayLayout:
 
     cdef bint has_whole_strides(self) except -1:
         """True if the strides are whole numbers of elements."""
-        return all(stride % <int64_t>self.itemsize == 0 for stride in self.strides)
+        for stride in self.strides:
+            if stride % <int64_t>self.itemsize:
+                return False
+        return True
 
     cdef bint is_aligned(self) except -1:
         """True if the address of every element is a multiple of the element's size."""

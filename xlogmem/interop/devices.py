@@ -85,6 +85,7 @@ class DeviceState:
             if _state_of(runtime) is not None:
                 raise StreamMisuseError(f"{runtime!r} has a device state already: use that one")
             self._status = DeviceStatus(runtime.device_id)
+            self._taken: DeviceSnapshot | None = None           # the last one, which may be stale
             self._runtime: DeviceRuntime | None = runtime
             self._lost: DeviceRuntime | None = None             # held until there is the next one
             self._lock = ProcessLock()
@@ -144,8 +145,10 @@ class DeviceState:
             return self._runtime, self._status.epoch
 
     def _take_snapshot(self) -> DeviceSnapshot:
-        """The snapshot that a buffer is made from; see `snapshot`."""
-        return DeviceSnapshot(self._status, *self.snapshot())
+        """The snapshot that a buffer is made from; see `snapshot`.  While the last one is not stale, it is the same."""
+        with self._lock:
+            self._taken = DeviceSnapshot(self._status, *self.snapshot())
+            return self._taken
 
     def _notice_loss(self) -> None:
         """If the runtime has found its context broken, whatever was made in it is stale from now on."""
@@ -154,7 +157,7 @@ class DeviceState:
             return
         with self._lock:
             if self._runtime is not None and self._runtime.lost:
-                self._lost, self._runtime = self._runtime, None
+                self._lost, self._runtime, self._taken = self._runtime, None, None
                 self._status.advance(True)
                 self._changed.notify_all()
 
@@ -382,6 +385,9 @@ def get_device_state(device_id: SupportsIndex = 0) -> DeviceState:
     1
     """
     runtime = get_runtime(device_id)
+    state = _own.get(runtime.device_id)                 # which stays, once it is there
+    if state is not None:
+        return state
     with _lock:
         state = _own.get(runtime.device_id)
         if state is None:

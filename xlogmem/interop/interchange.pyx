@@ -34,6 +34,7 @@ from xlogmem._driver cimport (
     enter_context,
     kind_of_memory,
     leave_context,
+    process_was_forked,
     stream_is_capturing,
 )
 from xlogmem._order cimport OrderState, advance, order_after_unlocks
@@ -49,40 +50,32 @@ __all__ = ["from_arrow", "from_cuda_array", "from_dlpack"]
 
 cdef DeviceSnapshot take_snapshot(object state, int device_id):
     """A snapshot of the device state that the buffer is made for; the default is the process's own."""
+    cdef DeviceSnapshot taken
     if state is None:
         state = get_device_state(device_id)
     elif not isinstance(state, DeviceState):
         raise TypeError(f"state is a DeviceState, not {state!r}")
-    return state._take_snapshot()
+    taken = state._taken
+    if taken is None or taken.stale() != NULL or process_was_forked():
+        taken = state._take_snapshot()
+    return taken
 
 
 # ---------------------------------------------------------------------------------------------- driver calls
-cdef int enter(Core core, Scope* scope) except -1:
-    """Make the device's context current until `leave`, once for all driver calls of an import."""
-    cdef Failure failure
-    cdef int failed
-    with nogil:
-        failed = enter_context(core.state.order.context, scope, &failure)
-    return core.fail(&failure, "entering the device's context") if failed else 0
-
-
-cdef int leave(Scope* scope) except -1:
-    with nogil:
-        leave_context(scope)
-    return 0
-
-
 cdef MemoryKind kind_of_array(Core core, ArrayLayout layout, str what) except? NO_MEMORY:
     """Find the kind of memory of an array with elements; raises unless all of it is memory of this device, or
-    page-locked.  The context is current."""
+    page-locked.  Needs no context."""
     cdef Context context = core.ordering.context
     cdef Failure failure
     cdef uint64_t first = layout.start, last = first + layout.extent - 1
     cdef Memory memory, end
     cdef int failed
     with nogil:
-        failed = (kind_of_memory(context.device, first, layout.extent, &memory, &failure)
-                  or kind_of_memory(context.device, last, 1, &end, &failure))
+        failed = kind_of_memory(context.device, first, layout.extent, &memory, &failure)
+        if memory.is_whole:
+            end = memory
+        elif not failed:
+            failed = kind_of_memory(context.device, last, 1, &end, &failure)
     if failed:
         core.fail(&failure, f"querying the memory of {what}")
     if memory.kind in (NO_MEMORY, BEYOND_MEMORY) or end.kind != memory.kind or (
@@ -109,10 +102,11 @@ cdef Stream stream_for_import(Core core, object given):
     cdef int failed
     if not has_captures():
         return stream
-    enter(core, &scope)
     with nogil:
-        failed = stream_is_capturing(stream.state.handle, &capturing, &failure)
-    leave(&scope)
+        failed = enter_context(core.state.order.context, &scope, &failure)
+        if not failed:
+            failed = stream_is_capturing(stream.state.handle, &capturing, &failure)
+            leave_context(&scope)
     if failed:
         core.fail(&failure, f"querying {stream!r}")
     if capturing:

@@ -6,10 +6,9 @@ from xlogmem._base.log import warn
 from xlogmem._base.units import format_bytes
 from xlogmem._foreign.advice import adopted_late, how_to_track, in_words, kind_of
 from xlogmem._foreign.memory_owners import find_memory_owner
-from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
 from xlogmem._core cimport ADOPT_UNTRACKED, RAISE_UNTRACKED, READ, Found
-from xlogmem._foreign.named cimport Extent, name_memory
+from xlogmem._foreign.named cimport Extent, find_producer_stream, name_memory
 from xlogmem.blocks cimport adopt_while_owned
 from xlogmem.streams cimport Stream
 

@@ -2,9 +2,9 @@
 
 cimport cython
 
-from xlogmem._foreign.stream_owners import find_current_streams
 from xlogmem.errors import StreamMisuseError
 from xlogmem._core cimport READ, READ_WRITE, WRITE
+from xlogmem._foreign.named cimport find_current_streams
 from xlogmem._foreign.objects cimport provide_runtimes as provide_to_streams
 from xlogmem.blocks cimport BlockView, Core, DeviceBlock, for_each
 from xlogmem.streams cimport Stream, core_of, device_of, parse

@@ -3,17 +3,26 @@
 
 from collections.abc import Mapping
 from cpython.number cimport PyIndex_Check, PyNumber_Index
-from libc.stdint cimport UINT64_MAX
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.unicode cimport PyUnicode_CheckExact
+from libc.stdint cimport UINT64_MAX, int64_t
 
 from xlogmem._foreign.advice import kind_of
+from xlogmem._foreign.dltensor cimport MOST_DIMENSIONS
+from xlogmem._foreign.strided cimport Reach, find_reach, take_integer, take_integers
 
 
 cdef enum:
     NEWEST_INTERFACE = 3
 
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+
 
 cdef bint name_array(object interface, object what, str where, Extent* extent) except -1:
     """Fill in the bytes of an object that has the interface.  False if the object has no elements."""
+    if type(interface) is dict and fill_from_plain(<dict>interface, extent):
+        return True
     if not isinstance(interface, (dict, Mapping)):
         raise TypeError(f"{where}: __cuda_array_interface__ of {kind_of(what)} is a dictionary, not "
                         f"{interface!r}")
@@ -37,6 +46,54 @@ cdef bint name_array(object interface, object what, str where, Extent* extent) e
         refuse_layout("__cuda_array_interface__", what, where, (shape, strides), error)
     fill_array(extent, (address, shape, strides, itemsize), "__cuda_array_interface__", what, where)
     return True
+
+
+cdef bint fill_from_plain(dict interface, Extent* extent) except -1:
+    """Fill in the bytes that a dictionary describes in integers of 64 bits, and strings, and tuples of them; False for
+    any other, and without elements: then the extent is untouched."""
+    cdef int64_t shape[MOST_DIMENSIONS]
+    cdef int64_t strides[MOST_DIMENSIONS]
+    cdef int64_t version, address, itemsize
+    cdef int64_t* given = NULL
+    cdef Reach reach
+    cdef int ndim = take_integers(interface.get("shape"), shape)
+    pair, steps = interface.get("data"), interface.get("strides")
+    if ndim < 0 or not PyTuple_CheckExact(pair) or PyTuple_GET_SIZE(pair) != 2:
+        return False
+    if not take_integer(interface.get("version"), &version) or not 0 <= version <= <int>NEWEST_INTERFACE:
+        return False
+    if not take_integer(<object>PyTuple_GET_ITEM(pair, 0), &address) or address <= 0:
+        return False
+    read_only = <object>PyTuple_GET_ITEM(pair, 1)
+    if read_only is not True and read_only is not False:
+        return False
+    if steps is not None:
+        given = strides
+        if take_integers(steps, strides) != ndim:
+            return False
+    itemsize = itemsize_at_end(interface.get("typestr"))
+    if not itemsize or not find_reach(ndim, shape, given, 1, itemsize, &reach) or (
+            not fill_reach(extent, <uint64_t>address, &reach)):
+        return False
+    extent.read_only = read_only is True
+    return True
+
+
+cdef int64_t itemsize_at_end(object typestr) except -1:
+    """The bytes of an element of a type such as ``<f4``; 0 where another look is needed."""
+    cdef const char* text
+    cdef Py_ssize_t size, i
+    cdef int64_t itemsize = 0
+    if not PyUnicode_CheckExact(typestr) or not 3 <= len(<str>typestr) <= 5:
+        return 0
+    text = PyUnicode_AsUTF8AndSize(typestr, &size)
+    if size != len(<str>typestr):
+        return 0                                        # not of ASCII
+    for i in range(2, size):
+        if not c"0" <= text[i] <= c"9":
+            return 0
+        itemsize = 10 * itemsize + (text[i] - c"0")
+    return itemsize
 
 
 cdef int check_version(object version, object what, str where) except -1:

@@ -4,25 +4,38 @@
 # Nothing but the description is taken.  Where there is none, or it contradicts itself, the object's methods are called
 # as those of any other: they say what is wrong.
 
+from cpython.object cimport PyTypeObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.stdint cimport int64_t, uint64_t
 
 from xlogmem._foreign.dltensor cimport CUDA, CUDA_MANAGED, EXCHANGE, MOST_DIMENSIONS, DLPackExchange, DLTensor
+from xlogmem._foreign.strided cimport Reach, find_reach
 
 cdef extern from *:
-    bint multiply_overflows "__builtin_mul_overflow"(int64_t, int64_t, int64_t*) nogil
-    bint add_overflows "__builtin_add_overflow"(int64_t, int64_t, int64_t*) nogil
+    """
+    // Before Python 3.13 an attribute that a type lacks costs an exception with its text.  A metaclass may make up
+    // attributes, which a look at the type and its bases does not find.
+    static bool xlogmem_lacks(PyTypeObject* type, PyObject* name) {
+    #if PY_VERSION_HEX < 0x030D0000
+        return Py_IS_TYPE(type, &PyType_Type) && !_PyType_Lookup(type, name);
+    #else
+        return false;
+    #endif
+    }
+    """
+    bint lacks "xlogmem_lacks"(PyTypeObject* kind, object name) noexcept
 
 
 cdef dict exchanges = {}                    # by type, which is held: those that have one; None: no usable one
+cdef str EXCHANGE_NAME = "__dlpack_c_exchange_api__"
 
 
 cdef DLPackExchange* exchange_of(object what) except? NULL:
     """The exchange of an object's type; NULL if it has none that is known here."""
     kind = type(what)
     capsule = exchanges.get(kind)
-    if capsule is None and kind not in exchanges:
-        capsule = getattr(kind, "__dlpack_c_exchange_api__", None)
+    if capsule is None and not lacks(<PyTypeObject*>kind, EXCHANGE_NAME) and kind not in exchanges:
+        capsule = getattr(kind, EXCHANGE_NAME, None)
         if capsule is None:
             return NULL                                 # types without one are not held
         exchanges[kind] = capsule = usable_exchange(capsule)
@@ -55,30 +68,27 @@ cdef bint fill_from_description(DLTensor* tensor, Extent* extent) noexcept:
     """Fill in the bytes of a tensor with elements on a CUDA device.  False for any other, and for one that does not lie
     in the address space."""
     cdef int64_t itemsize = (<int64_t>tensor.dtype.bits * tensor.dtype.lanes + 7) // 8
-    cdef int64_t below = 0, above = itemsize, stride = itemsize, reach
+    cdef Reach reach
     cdef uint64_t first
-    cdef int i
     if tensor.device.device_type not in (CUDA, CUDA_MANAGED) or tensor.device.device_id < 0 or tensor.data == NULL:
         return False
     if not 0 <= tensor.ndim <= <int>MOST_DIMENSIONS or itemsize == 0 or (tensor.ndim and tensor.shape == NULL):
         return False
-    for i in range(tensor.ndim - 1, -1, -1):
-        if tensor.shape[i] <= 0:
-            return False
-        if tensor.strides != NULL and multiply_overflows(tensor.strides[i], itemsize, &stride):
-            return False
-        if multiply_overflows(tensor.shape[i] - 1, stride, &reach):
-            return False
-        if add_overflows(above, reach, &above) if reach > 0 else add_overflows(below, reach, &below):
-            return False
-        if tensor.strides == NULL and multiply_overflows(stride, tensor.shape[i], &stride):
-            return False
+    if not find_reach(tensor.ndim, tensor.shape, tensor.strides, itemsize, itemsize, &reach):
+        return False
     first = <uint64_t>tensor.data + tensor.byte_offset
-    if first < tensor.byte_offset or first < <uint64_t>-below or first + <uint64_t>above < first:
+    if first < tensor.byte_offset or not fill_reach(extent, first, &reach):
+        return False
+    extent.device_id = tensor.device.device_id
+    return True
+
+
+cdef bint fill_reach(Extent* extent, uint64_t first, Reach* reach) noexcept:
+    """Fill in the bytes of an array with elements; False if it does not lie in the address space."""
+    if first < <uint64_t>reach.below or first + <uint64_t>reach.above < first:
         return False
     extent.ptr = first
-    extent.first = first + <uint64_t>below
-    extent.last = first + <uint64_t>above - 1
+    extent.first = first - <uint64_t>reach.below
+    extent.last = first + <uint64_t>reach.above - 1
     extent.sized = True
-    extent.device_id = tensor.device.device_id
     return True

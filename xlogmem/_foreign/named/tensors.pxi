@@ -29,13 +29,14 @@ cdef enum:
     NO_SYNCHRONISATION = -1     # a stream argument of __dlpack__: the producer orders nothing
 
 
-cdef tuple pair_of(object what, str name):
-    """The integers of a pair that another library gave: a device, a version."""
+cdef tuple pair_of(object what, str name, object giver=None):
+    """The integers of a pair that another library gave: a device, a version.  ``{}`` in the name stands for the
+    giver."""
     try:
         first, second = what
         return PyNumber_Index(first), PyNumber_Index(second)
     except (TypeError, ValueError):
-        raise TypeError(f"{name} is a pair of integers, not {what!r}") from None
+        raise TypeError(f"{name.format(kind_of(giver))} is a pair of integers, not {what!r}") from None
 
 
 cdef tuple device_pair(object array):
@@ -43,7 +44,7 @@ cdef tuple device_pair(object array):
     query = getattr(array, "__dlpack_device__", None)
     if not callable(query):
         raise TypeError(f"{kind_of(array)} has __dlpack__, and no method __dlpack_device__")
-    return pair_of(query(), f"what __dlpack_device__ of {kind_of(array)} gives")
+    return pair_of(query(), "what __dlpack_device__ of {} gives", array)
 
 
 cdef int device_of(object what, str where, Extent* extent) except -1:

@@ -14,6 +14,7 @@ from cpython.ref cimport PyObject
 
 from xlogmem._base.log import warn
 from xlogmem.errors import BlockingStreamWarning, DriverError, StreamMisuseError
+from xlogmem._base.cpp cimport check
 from xlogmem._base.failures cimport DEVICE_IS_LOST, LOST, STREAM_IS_ELSEWHERE, raise_failure
 from xlogmem._base.sections cimport Section
 from xlogmem._driver cimport (
@@ -73,6 +74,22 @@ cdef bint is_in_use(OrderState* order, StreamState* stream) except -1 nogil:
     return used
 
 
+cdef StreamState* counted_own_locked(OrderState* order, cy.CUstream handle, bint held) noexcept nogil:
+    """The pool's own stream that has this handle, NULL if there is none; it gets one more handle.  With `held` it must
+    have one already."""
+    check(order.lock.held(), "the lock is held")
+    cdef StreamState* found = own_stream_locked(order, handle)
+    if found == NULL or (held and found.index != 0 and found.handles.load() == 0):
+        return NULL
+    found.handles.fetch_add(1)
+    return found
+
+
+cdef inline size_t key_of(object what) noexcept:
+    """The id of an object, without the audit event of a call of ``id``."""
+    return <size_t><PyObject*>what
+
+
 cdef bint has_ended(Ordering ordering):
     """True if the runtime of these streams is gone."""
     return ordering.core is None or ordering.core() is None
@@ -111,7 +128,7 @@ cdef class StreamRegistry:
                 raise StreamMisuseError(f"{what!r} is on another device than the memory, which is used there, and "
                                         "neither allocated nor freed: name a stream of the memory's own device")
             return <Stream>what
-        entry = self.by_owner.get(id(what))
+        entry = self.by_owner.get(key_of(what))
         if entry is not None and entry.held is what and entry.state.alive:
             return handle_of(self.ordering, entry.state)            # its owner is held: it is still that stream
         return self.register(what, None)
@@ -143,7 +160,7 @@ cdef class StreamRegistry:
         if there is one.  Raises if that is another context of this device, whose default stream is another one."""
         cdef cy.CUcontext context = NULL
         cdef cy.CUstream handle
-        cdef Owner entry = self.by_owner.get(id(what))
+        cdef Owner entry = self.by_owner.get(key_of(what))
         cdef Failure failure
         cdef int failed
         if entry is not None and entry.held is what and entry.state.alive and <size_t>entry.state.handle > PER_THREAD:
@@ -392,14 +409,14 @@ cdef class StreamRegistry:
         """The pool's own stream that has this handle, None if there is none.  With `held` the stream must have Python
         handles already: a spare stream may be acquired at any time."""
         cdef StreamState* found
-        with nogil:
-            self.ordering.state.lock.lock()
-            found = own_stream_locked(&self.ordering.state, handle)
-            if found != NULL and held and found.index != 0 and found.handles.load() == 0:
-                found = NULL
-            if found != NULL:
-                found.handles.fetch_add(1)
+        if self.ordering.state.lock.try_lock():
+            found = counted_own_locked(&self.ordering.state, handle, held)
             self.ordering.state.lock.unlock()
+        else:
+            with nogil:
+                self.ordering.state.lock.lock()
+                found = counted_own_locked(&self.ordering.state, handle, held)
+                self.ordering.state.lock.unlock()
         return counted_handle(self.ordering, found) if found != NULL else None
 
     cdef Stream foreign(self, cy.CUstream handle, Discipline unknown, object what):
@@ -548,7 +565,7 @@ cdef class StreamRegistry:
         section.begin(self)
         if len(self.by_owner) >= self.sweep_at:
             self.sweep()
-        entry = self.by_owner.get(id(what))
+        entry = self.by_owner.get(key_of(what))
         if entry is not None:                                       # it named another stream before
             self.drop_owner(entry)
         entry = Owner.__new__(Owner)
@@ -558,15 +575,15 @@ cdef class StreamRegistry:
         entry.held = what
         kept = self.by_number.setdefault(stream.id, entry)
         if kept is entry:                                           # else a finalizer, or another thread, was faster
-            self.by_owner[id(what)] = entry
+            self.by_owner[key_of(what)] = entry
         return kept
 
     cdef int drop_owner(self, Owner entry) except -1:
         """Drop the owner of a registration that ended, or an object that names another stream by now."""
         cdef Section section
         section.begin(self)
-        if self.by_owner.get(id(entry.held)) is entry:
-            del self.by_owner[id(entry.held)]
+        if self.by_owner.get(key_of(entry.held)) is entry:
+            del self.by_owner[key_of(entry.held)]
         self.by_number.pop(entry.state.number, None)
         for key in list(entry.names) if entry.names is not None else ():
             if self.by_remote.get(key) is entry:

@@ -7,7 +7,9 @@
 #   block is freed.
 # * An Arrow device array carries an event; the stream of its consumer is never known.
 
+from cpython.long cimport PyLong_CheckExact
 from cpython.number cimport PyIndex_Check, PyNumber_Index
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 
 from xlogmem.errors import StreamMisuseError
 from xlogmem.interop._dtypes import DTYPES
@@ -23,6 +25,9 @@ from xlogmem.interop._dlpack cimport DLPackExport, capsule_of, fill_tensor, make
 from xlogmem.interop._layout cimport ArrayLayout, new_layout
 from xlogmem.launch cimport LaunchRecorder, export_inside, is_in_capture
 from xlogmem.streams cimport Stream
+
+
+cdef tuple ONE = (1, 0)                     # the first version of DLPack with versioned tensors
 
 
 cdef int export_ordered(Buffer buffer, Stream consumer, Export* export) except -1:
@@ -69,18 +74,29 @@ cdef object parse_consumer(object stream):
     return handle
 
 
+cdef bint takes_versioned(object max_version) except -1:
+    """True if a consumer that supports DLPack up to this version takes versioned tensors."""
+    if PyTuple_CheckExact(max_version) and PyTuple_GET_SIZE(max_version) == 2 and (
+            PyLong_CheckExact(<object>PyTuple_GET_ITEM(max_version, 0))
+            and PyLong_CheckExact(<object>PyTuple_GET_ITEM(max_version, 1))):
+        return max_version >= ONE
+    return pair_of(max_version, "max_version") >= ONE
+
+
 cdef object export_dlpack(Buffer buffer, object stream, object dl_device, object copy, object max_version):
-    cdef bint versioned = max_version is not None and pair_of(max_version, "max_version") >= (1, 0)
+    cdef bint versioned = max_version is not None and takes_versioned(max_version)
     cdef int flags = 0
-    here = buffer.__dlpack_device__()
-    device = here if dl_device is None else pair_of(dl_device, "dl_device")
+    buffer.refuse_stale()
+    device = None if dl_device is None else pair_of(dl_device, "dl_device")
     handle = parse_consumer(stream)
-    if device == (CPU, 0):
-        if copy is not None and not copy:
-            raise BufferError("the memory is on the device: host memory can only be a copy")
-        return export_host_copy(buffer, versioned)
-    if device != here:
-        raise BufferError(f"the memory is on device {here} and cannot be exported to {device}")
+    if device is not None:
+        if device == (CPU, 0):
+            if copy is not None and not copy:
+                raise BufferError("the memory is on the device: host memory can only be a copy")
+            return export_host_copy(buffer, versioned)
+        here = buffer.__dlpack_device__()
+        if device != here:
+            raise BufferError(f"the memory is on device {here} and cannot be exported to {device}")
     if copy:
         buffer = copy_of(buffer, None)
         flags |= COPIED

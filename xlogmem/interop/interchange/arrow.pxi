@@ -5,7 +5,7 @@ from cuda.bindings cimport cydriver as cy
 
 from xlogmem._foreign.advice import kind_of
 from xlogmem._base.failures cimport Failure
-from xlogmem._driver cimport NO_MEMORY, MemoryKind, Scope, stream_wait
+from xlogmem._driver cimport NO_MEMORY, MemoryKind, Scope, enter_context, leave_context, stream_wait
 from xlogmem.blocks cimport Core
 from xlogmem.interop._arrow cimport (
     ARROW_DEVICE_CUDA,
@@ -60,7 +60,6 @@ def from_arrow(array, /, *, stream=None, state=None):
     cdef ArrayLayout layout
     cdef MemoryKind kind
     cdef Stream ordered
-    cdef Scope scope
     exporter = getattr(array, "__arrow_c_device_array__", None)
     answer = array if exporter is None else exporter()
     pair = tuple(answer) if isinstance(answer, tuple) else ()
@@ -77,24 +76,23 @@ def from_arrow(array, /, *, stream=None, state=None):
     layout = array_layout(&source.array, dtype)
     if layout.size == 0:
         return adopt(device, layout, NO_MEMORY, take_array(pair[1]), None, device.core.stream_of(stream))
-    enter(device.core, &scope)
-    try:
-        kind = kind_of_array(device.core, layout, "the array")
-        ordered = stream_for_import(device.core, stream)
-        if source.sync_event != NULL:
-            wait_event(device.core, ordered, (<cy.CUevent*>source.sync_event)[0])
-        taken = take_array(pair[1])                     # if this fails, it is released in the caller's context
-        return adopt(device, layout, kind, taken, None, ordered)
-    finally:
-        leave(&scope)
+    kind = kind_of_array(device.core, layout, "the array")
+    ordered = stream_for_import(device.core, stream)
+    if source.sync_event != NULL:
+        wait_event(device.core, ordered, (<cy.CUevent*>source.sync_event)[0])
+    return adopt(device, layout, kind, take_array(pair[1]), None, ordered)
 
 
 cdef int wait_event(Core core, Stream stream, cy.CUevent event) except -1:
-    """Order a stream after an event.  The context is current."""
+    """Order a stream after an event."""
     cdef Failure failure
+    cdef Scope scope
     cdef int failed
     with nogil:
-        failed = stream_wait(stream.state.handle, event, &failure)
+        failed = enter_context(core.state.order.context, &scope, &failure)
+        if not failed:
+            failed = stream_wait(stream.state.handle, event, &failure)
+            leave_context(&scope)
     if failed:
         core.fail(&failure, f"having {stream!r} wait for the array's event")
     return 0

@@ -4,24 +4,29 @@
 
 from collections.abc import Mapping
 from cpython.number cimport PyIndex_Check, PyNumber_Index
-from libc.stdint cimport UINT64_MAX
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from libc.stdint cimport UINT64_MAX, int64_t, uint64_t
 
 from xlogmem._base.units import counted
 from xlogmem._foreign.advice import kind_of
-from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
-from xlogmem.interop._dtypes import dtype_of
-from xlogmem._driver cimport NO_MEMORY, MemoryKind, Scope
+from xlogmem.interop._dtypes import DTYPES, dtype_of
+from xlogmem._driver cimport NO_MEMORY, MemoryKind
 from xlogmem._foreign.dltensor cimport MOST_DIMENSIONS
+from xlogmem._foreign.named cimport find_producer_stream
+from xlogmem._foreign.strided cimport take_integer, take_integers
 from xlogmem.blocks cimport Core
-from xlogmem.interop._layout cimport ArrayLayout, new_layout
+from xlogmem.interop._layout cimport ArrayLayout, Extents, new_layout, plain_layout
 from xlogmem.interop.buffers cimport DeviceSnapshot
 from xlogmem.streams cimport Stream
 
 
+cdef dict by_typestr = {row.typestr: row for row in DTYPES.values() if row.typestr is not None}
+
+
 cdef class Interface:
     # The contents of a CUDA array interface.
-    cdef ArrayLayout layout
+    cdef ArrayLayout layout             # None: not known yet
     cdef object version
     cdef object handle                  # of the stream, None: not named
 
@@ -70,7 +75,6 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     cdef DeviceSnapshot device
     cdef Interface interface
     cdef MemoryKind kind = NO_MEMORY
-    cdef Scope scope
     cdef Core core
     cdef Stream owner = None, ordered = None
     said = getattr(array, "__cuda_array_interface__", None)
@@ -80,11 +84,7 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
     device = take_snapshot(state, 0)
     core = device.core
     if interface.layout.size:
-        enter(core, &scope)
-        try:
-            kind = kind_of_array(core, interface.layout, "the array")
-        finally:
-            leave(&scope)
+        kind = kind_of_array(core, interface.layout, "the array")
     if stream is not None:
         ordered = core.stream_of(stream)
     what = producer if producer is not None else find_producer_stream(array)
@@ -104,17 +104,56 @@ def from_cuda_array(array, /, *, stream=None, producer=None, state=None):
 
 cdef Interface parse_interface(object said):
     cdef Interface interface = Interface.__new__(Interface)
-    if not isinstance(said, Mapping):
+    if not isinstance(said, (dict, Mapping)):
         raise TypeError(f"a CUDA array interface is a dictionary, not {kind_of(said)}")
-    missing = [name for name in ("shape", "typestr", "data", "version") if name not in said]
-    if missing:
-        raise ValueError(f"the CUDA array interface lacks {', '.join(missing)}")
+    for name in ("shape", "typestr", "data", "version"):
+        if name not in said:
+            refuse_missing(said)
     interface.version = integer(said["version"], "version")
     if interface.version < 0:
         raise ValueError(f"{interface.version} is not a version of the CUDA array interface")
-    interface.layout = interface_layout(said)
+    interface.layout = layout_of_plain(<dict>said) if type(said) is dict else None
+    if interface.layout is None:
+        interface.layout = interface_layout(said)
     interface.handle = parse_stream(said.get("stream"))
     return interface
+
+
+cdef int refuse_missing(object said) except -1:
+    missing = [name for name in ("shape", "typestr", "data", "version") if name not in said]
+    raise ValueError(f"the CUDA array interface lacks {', '.join(missing)}")
+
+
+cdef ArrayLayout layout_of_plain(dict said):
+    """The array that an interface describes in integers of 64 bits, and tuples of them; None for others."""
+    cdef int64_t shape[MOST_DIMENSIONS]
+    cdef int64_t strides[MOST_DIMENSIONS]
+    cdef int64_t address
+    cdef Extents given
+    cdef int i
+    typestr, pair, steps = said.get("typestr"), said.get("data"), said.get("strides")
+    dtype = by_typestr.get(typestr) if type(typestr) is str else None
+    if dtype is None or said.get("mask") is not None:
+        return None
+    if not PyTuple_CheckExact(pair) or PyTuple_GET_SIZE(pair) != 2 or (
+            not take_integer(<object>PyTuple_GET_ITEM(pair, 0), &address)):
+        return None
+    read_only = <object>PyTuple_GET_ITEM(pair, 1)
+    if address <= 0 or (read_only is not True and read_only is not False):
+        return None
+    given.ndim, given.shape, given.unit = take_integers(said.get("shape"), shape), shape, 1
+    given.strides = NULL
+    if steps is not None:
+        given.strides = strides
+        if take_integers(steps, strides) != given.ndim:
+            return None
+    itemsize = <int64_t>dtype.itemsize
+    if given.ndim < 0 or address % itemsize:
+        return None
+    for i in range(given.ndim if steps is not None else 0):
+        if strides[i] % itemsize:
+            return None
+    return plain_layout(dtype, itemsize, <uint64_t>address, &given, read_only is True)
 
 
 cdef ArrayLayout interface_layout(object said):

@@ -4,11 +4,10 @@
 from cpython.number cimport PyIndex_Check, PyNumber_Index
 from libc.stdint cimport INT32_MAX
 
-from xlogmem._foreign.stream_owners import find_producer_stream
 from xlogmem.errors import StreamMisuseError
-from xlogmem._driver cimport NO_MEMORY, MemoryKind, Scope
+from xlogmem._driver cimport NO_MEMORY, MemoryKind
 from xlogmem._foreign.dltensor cimport CPU, CUDA, CUDA_HOST, CUDA_MANAGED, READ_ONLY, DLTensor
-from xlogmem._foreign.named cimport device_pair, pair_of, peek_tensor
+from xlogmem._foreign.named cimport device_pair, find_producer_stream, pair_of, peek_tensor
 from xlogmem.blocks cimport DeviceBlock
 from xlogmem.interop._dlpack cimport DLPackImport, take_tensor, tensor_layout
 from xlogmem.interop._layout cimport ArrayLayout
@@ -108,7 +107,7 @@ cdef Buffer import_host(object array, object wanted, object copy, object stream,
         raise BufferError("the array is in host memory: a buffer can only be a copy")
     device = take_snapshot(state, wanted)
     refuse_device(device.core, wanted)
-    capsule = capsule_from(array, {})
+    capsule = capsule_from(array, None)
     tensor = peek_tensor(capsule, &read_only)
     if tensor.device.device_type not in (CPU, CUDA_HOST):
         raise BufferError(f"the tensor is on DLPack device ({tensor.device.device_type}, {tensor.device.device_id}), "
@@ -123,11 +122,14 @@ cdef Buffer import_host(object array, object wanted, object copy, object stream,
     return made
 
 
-cdef object capsule_from(object array, dict arguments):
+cdef object capsule_from(object array, object stream):
+    """The capsule of an array, which is ordered on a stream (None: the array is in host memory)."""
     try:
-        return array.__dlpack__(max_version=(1, 0), **arguments)
+        if stream is None:
+            return array.__dlpack__(max_version=(1, 0))
+        return array.__dlpack__(stream=stream, max_version=(1, 0))
     except TypeError:                                   # written before max_version was
-        return array.__dlpack__(**arguments)
+        return array.__dlpack__() if stream is None else array.__dlpack__(stream=stream)
 
 
 cdef Buffer import_array(DeviceSnapshot device, object array, DLPackImport taken, object device_id, object producer,
@@ -142,7 +144,7 @@ cdef Buffer import_array(DeviceSnapshot device, object array, DLPackImport taken
         return import_tensor(device, &taken.versioned.dl_tensor, taken.versioned.flags & READ_ONLY, taken, owner,
                              ordered)
     handle = (owner if owner is not None else ordered).handle
-    return import_capsule(device, capsule_from(array, {"stream": handle}), owner, ordered)
+    return import_capsule(device, capsule_from(array, handle), owner, ordered)
 
 
 cdef Buffer from_capsule(DeviceSnapshot device, object capsule, object producer, object stream):
@@ -164,7 +166,6 @@ cdef Buffer import_tensor(DeviceSnapshot device, DLTensor* tensor, bint read_onl
     """Import a tensor on a CUDA device; `holder` is its capsule, or a `DLPackImport`."""
     cdef ArrayLayout layout
     cdef MemoryKind kind
-    cdef Scope scope
     device.refuse_stale()                               # the context may have been lost while the producer was called
     if (tensor.device.device_type not in (CUDA, CUDA_MANAGED)
             or tensor.device.device_id != device.core.ordering.context.device_id):
@@ -173,10 +174,5 @@ cdef Buffer import_tensor(DeviceSnapshot device, DLTensor* tensor, bint read_onl
     layout = tensor_layout(tensor, read_only)
     if layout.size == 0:
         return adopt(device, layout, NO_MEMORY, take_tensor(holder), producer, ordered)
-    enter(device.core, &scope)
-    try:
-        kind = kind_of_array(device.core, layout, "the tensor")
-        taken = take_tensor(holder)                     # if this fails, its deleter runs in the caller's context
-        return adopt(device, layout, kind, taken, producer, ordered)
-    finally:
-        leave(&scope)
+    kind = kind_of_array(device.core, layout, "the tensor")
+    return adopt(device, layout, kind, take_tensor(holder), producer, ordered)

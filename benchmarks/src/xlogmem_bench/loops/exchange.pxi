@@ -1,11 +1,11 @@
 # DLPack's exchange between functions in C, as a library uses it that is called with arrays.
 
-from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int32_t, uint64_t
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from libc.stdint cimport int32_t, int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
-from xlogmem._foreign.dltensor cimport CUDA, EXCHANGE, DLManagedTensorVersioned, DLPackExchange, DLTensor
+from xlogmem._foreign.dltensor cimport CUDA, EXCHANGE, VERSIONED, DLManagedTensorVersioned, DLPackExchange, DLTensor
 
 cdef extern from "Python.h":
     int Py_MakePendingCalls() except -1
@@ -83,3 +83,34 @@ cdef class Exchanges:
         for _ in range(count):
             self.table.current_stream(CUDA, 0, &stream)
         return now() - before
+
+
+cdef void drop_bare(object capsule) noexcept:
+    cdef DLManagedTensorVersioned* tensor
+    if PyCapsule_IsValid(capsule, VERSIONED):
+        tensor = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
+        tensor.deleter(tensor)
+
+
+cdef class Exporter:
+    """An array of floats in memory of another library, exported by ``__dlpack__``."""
+    cdef size_t address
+    cdef int64_t[2] shape
+
+    def __init__(self, address, shape):
+        self.address = address
+        self.shape[0], self.shape[1] = shape
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        cdef DLManagedTensorVersioned* tensor
+        bare_managed_of(<void*>self, &tensor)
+        tensor.version.major = 1
+        tensor.dl_tensor.data = <void*>self.address
+        tensor.dl_tensor.ndim = 2
+        tensor.dl_tensor.shape = <int64_t*>(tensor + 1)
+        tensor.dl_tensor.shape[0], tensor.dl_tensor.shape[1] = self.shape[0], self.shape[1]
+        tensor.dl_tensor.dtype.code, tensor.dl_tensor.dtype.bits, tensor.dl_tensor.dtype.lanes = 2, 32, 1
+        return PyCapsule_New(tensor, VERSIONED, drop_bare)
