@@ -48,6 +48,8 @@ cdef struct Waiter:
     Window* window
     uint64_t generation         # of the block, whose slot may have another one by now
     uint32_t access
+    uint64_t first              # the bytes that it wants: addresses
+    uint64_t end
 
 
 cdef cppclass Block:
@@ -226,7 +228,7 @@ cdef struct Wanted:
     Block* block
     uint64_t generation
     uint32_t access
-    uint64_t first              # addresses: of a range, or of all
+    uint64_t first              # addresses: of a range, or all that there are
     uint64_t end
 
 
@@ -272,7 +274,7 @@ cdef cppclass Window:
     uint64_t ticket             # rises with each wait of the process
     Window* next_waiting
     Window* previous_waiting
-    vector[Wanted] wanted       # one for each block
+    vector[Wanted] wanted       # one for each request
     size_t found_at             # in `CoreState.windows`: the open window that was in the way when last looked
     bint overtakes              # it may be allowed to pass others in the queue
     Passing passes
@@ -292,7 +294,7 @@ cdef struct OpenUse:
     StreamState* stream         # NULL: of none
     bint several                # of several, on different streams
     bint is_far                 # on a stream of another device, at least one
-    uint32_t access             # to a block; 0: it is not named there
+    uint32_t access             # to the bytes of a block; 0: not all of them are named there
     uint32_t on_host            # by the thread itself, which is inside of an access by the host
 
 
@@ -549,8 +551,10 @@ cdef void end_launch(GraphState* graph) noexcept nogil
 cdef bint begin_close(GraphState* graph) noexcept nogil
 cdef bint add_export_locked(CoreState* core, Block* block, uint64_t generation, StreamState* stream,
                             bint pin) noexcept nogil
-cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
-cdef bint export_in_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil
+cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, ByteRange* part,
+                               OpenUse* use) noexcept nogil
+cdef bint export_in_use_locked(CoreState* core, Block* block, uint64_t generation, ByteRange* part,
+                               OpenUse* use) noexcept nogil
 cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) noexcept nogil
 cdef bint find_from_locked(CoreState* core, uint64_t ptr, uint64_t last, Found* found) noexcept nogil
 cdef bint find_by_address_locked(CoreState* core, uint64_t ptr, Found* found) noexcept nogil
@@ -583,10 +587,12 @@ cdef inline bint is_in_parts(Block* block) noexcept nogil:
 
 
 cdef inline StreamCache* cache_of(Block* block) noexcept nogil:
-    """Return the cache that alone knows a block; NULL if there is none."""
-    if is_in_parts(block):
+    """Return the cache that alone knows a block; NULL if there is none.  Read once: without the lock another thread may
+    cut the block meanwhile."""
+    cdef StreamCache* cache = block.cache.load()
+    if <size_t>cache == <size_t>IN_PARTS:
         return NULL
-    return block.cache.load()
+    return cache
 
 
 cdef inline bint is_still_locked(CoreState* core, Block* block, uint64_t generation) noexcept nogil:

@@ -78,9 +78,9 @@ cdef class Core:
     cdef BlockId identity(self, uint64_t ptr, uint64_t generation, uint32_t slot, Stream stream)
     cdef int cover_export(self, Stream consumer) except -1
     cdef int export_block(self, DeviceBlock block, StreamState* stream, bint write, Export* export) except -1
-    cdef bint is_named_in_use(self, DeviceBlock block, OpenUse* use)
-    cdef void find_open_use(self, DeviceBlock block, OpenUse* use) noexcept
-    cdef bint export_in_use(self, DeviceBlock block, OpenUse* use, Export* export) except -1
+    cdef bint is_named_in_use(self, DeviceBlock block, ByteRange* part, OpenUse* use)
+    cdef void find_open_use(self, DeviceBlock block, ByteRange* part, OpenUse* use) noexcept
+    cdef bint export_in_use(self, DeviceBlock block, ByteRange* part, OpenUse* use, Export* export) except -1
     cdef tuple _bytes(self, bint query)
 
 

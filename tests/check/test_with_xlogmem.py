@@ -490,3 +490,28 @@ def test_the_advice_for_a_use_of_another_stream_repairs_the_program(check, wrong
     for right in ("work, xlogmem.use(None, read=x)", "work, xlogmem.use(work, read=x)"):
         done, document = check(CURRENT.format(right))
         assert (done.returncode, document["findings"], document["omissions"]) == (0, [], []), done.stderr
+
+
+RANGES = """
+import sys
+import xlogmem
+from cuda.bindings import driver as cuda
+from xlogmem.sim.kernels import check
+runtime = xlogmem.get_runtime()
+left, right = runtime.acquire_stream(), runtime.acquire_stream()
+x = xlogmem.get_device_state().full(512, 0, "u1", left)
+touched = int(sys.argv[1])
+for _ in range(3):
+    with xlogmem.use(left, write=x[:256]):
+        check(cuda.cuMemsetD8Async(x.ptr, 1, touched, left.handle))
+    with xlogmem.use(right, write=x[256:]):
+        check(cuda.cuMemsetD8Async(x[256:].ptr, 2, 256, right.handle))
+"""
+
+
+@pytest.mark.parametrize(("touched", "wrong"), [(256, False), (260, True)])
+def test_a_launch_that_touches_more_than_its_range(checked, touched, wrong):
+    """The ranges are ordered as without the check, which sees what they leave out."""
+    run = checked(RANGES, str(touched))
+    assert any(certain for _, certain in run.pairs) == wrong, run.stdout
+    assert run.returncode == int(wrong)

@@ -9,7 +9,8 @@ import numpy
 import pytest
 from arrays import Column
 from cuda.bindings import driver as cuda
-from four_streams import READ, READ_WRITE, WRITE, Operation
+from exchanges import Library
+from four_streams import READ, READ_WRITE, WRITE, Operation, at
 from other_threads import Beside, beside_waiting
 
 import xlogmem
@@ -236,6 +237,45 @@ def test_an_export_is_of_all_ranges(x):
     assert x.ordered(last, x.U)
 
 
+@pytest.mark.parametrize("how", ["take", "look"])
+@pytest.mark.parametrize(("named", "given", "ordered"), [
+    ("half", "all", True), ("half", "other", True), ("all", "all", True), ("nothing", "all", True),
+    ("half", "half", False)])
+def test_a_library_that_is_called_inside_gets_no_more_than_the_use_names(x, how, named, given, ordered):
+    """It works on the use's stream, which is ordered first after the users of what the use does not name."""
+    state = DeviceState(x.runtime)
+    buffer = state.empty(SIZE, "uint8", x.S)
+    library = Library(type(buffer))
+    parts = {"nothing": [], "half": buffer[:HALF], "other": buffer[HALF:], "all": buffer}
+    with use(x.S, write=buffer):
+        pass
+    for _ in range(2):
+        with use(x.V, write=buffer[:HALF]):
+            pass
+        use_range(x, x.U, buffer, HALF, HALF)
+    operation = use_range(x, x.U, buffer, HALF, HALF)
+    with use(x.V, write=parts[named]):
+        exported = library.take(parts[given]) if how == "take" else library.look(parts[given])
+        stream = library.stream()                       # without a use it is the default stream
+        assert stream == (x.V.handle if named != "nothing" else 0)
+        assert x.ordered(operation, at(stream)) == ordered
+    if how == "take":
+        exported.delete()
+    x.driver.clear_races()
+
+
+def test_a_library_may_read_what_the_use_reads(x):
+    """Of two ranges one is written.  All of the buffer has no one access, and is ordered as what no use names."""
+    state = DeviceState(x.runtime)
+    buffer = state.empty(SIZE, "uint8", x.S)
+    library = Library(type(buffer))
+    with use(x.V, read=buffer[:HALF], write=buffer[HALF:]):
+        for part, writable in ((buffer[:HALF], False), (buffer[HALF:], True), (buffer, True)):
+            exported = library.take(part)
+            assert (exported.managed.flags & 1 == 0) == writable
+            exported.delete()
+
+
 def test_a_snapshot_shows_the_users_of_all_ranges(x):
     block, _ = of_two_ranges(x)
     seen = next(one for one in x.runtime.snapshot().blocks if one.generation == block.generation)
@@ -375,6 +415,53 @@ def test_a_launch_waits_for_a_range_in_another_thread(x):
             assert not done.is_set()
         beside.result()
         assert done.is_set()
+
+
+def test_a_launch_does_not_wait_behind_one_that_waits_for_other_bytes(x):
+    """Nor is it refused for it."""
+    block = written(x)
+    with use(x.T, write=Column(block, 0, 64)):
+        waits = beside_waiting(x.runtime, lambda: use_range(x, x.U, block, 0, 64))
+        use_range(x, x.V, block, 128, 64, on_conflict="raise")
+        behind = beside_waiting(x.runtime, lambda: use_range(x, x.V, block, 32, 64))
+    waits.result()
+    behind.result()
+
+
+def test_waiting_launches_are_woken_by_bytes(x):
+    """The second waits for another range than the first, and in another thread's use, which closes first."""
+    block = written(x)
+    done = threading.Event()
+
+    def last():
+        use_range(x, x.V, block, HALF, 64)
+        done.set()
+
+    left, right = (LaunchRecorder(stream).write(Column(block, first, 64)) for stream, first in ((x.S, 0), (x.T, HALF)))
+    left.preflight()
+    right.preflight()
+    first = beside_waiting(x.runtime, lambda: use_range(x, x.U, block, 0, 64))
+    second = beside_waiting(x.runtime, last)
+    right.commit()
+    assert done.wait(30)
+    left.commit()
+    first.result()
+    second.result()
+
+
+def test_ranges_that_share_a_part_do_not_conflict(x):
+    """A part is not cut while a window is open on it, so both others use all of it; they name other bytes."""
+    block = written(x)
+    reader = LaunchRecorder(x.T).read(Column(block, 0, HALF))
+    reader.preflight()
+    with use(x.U, read=Column(block, 64, 64), on_conflict="raise"):
+        reader.commit()
+        with use(x.V, write=Column(block, 0, 64), on_conflict="raise"):
+            operation = work(x, x.V, block, 0, 64)
+        with pytest.raises(StreamMisuseError):
+            LaunchRecorder(x.V).write(Column(block, 64, 64)).preflight()
+    with use(x.U, write=Column(block, 0, 4)):
+        assert x.ordered(operation, x.U)
 
 
 def test_threads_share_a_block_by_ranges(driver):

@@ -481,18 +481,18 @@ cdef class Core:
             Py_INCREF(block)
         return 0
 
-    cdef bint export_in_use(self, DeviceBlock block, OpenUse* use, Export* export) except -1:
+    cdef bint export_in_use(self, DeviceBlock block, ByteRange* part, OpenUse* use, Export* export) except -1:
         """Export a block to a consumer on the stream of the use that this thread is inside of.  False if the use does
-        not name the block, and if there is none: then nothing was done, and `use` has the stream."""
+        not name the bytes, and if there is none: then nothing was done, and `use` has the stream."""
         cdef OrderState* order = self.state.order
         cdef bint exported
         if order.lock.try_lock():
-            exported = export_in_use_locked(&self.state, block.block, block.generation, use)
+            exported = export_in_use_locked(&self.state, block.block, block.generation, part, use)
             order.lock.unlock()
         else:
             with nogil:
                 order.lock.lock()
-                exported = export_in_use_locked(&self.state, block.block, block.generation, use)
+                exported = export_in_use_locked(&self.state, block.block, block.generation, part, use)
                 order.lock.unlock()
         if exported:
             export.block = <void*>block
@@ -501,23 +501,23 @@ cdef class Core:
             Py_INCREF(block)
         return exported
 
-    cdef bint is_named_in_use(self, DeviceBlock block, OpenUse* use):
-        """True if the use that this thread is inside of names the block; `use` says how."""
-        self.find_open_use(block, use)
+    cdef bint is_named_in_use(self, DeviceBlock block, ByteRange* part, OpenUse* use):
+        """True if the use that this thread is inside of names the bytes of a block; `use` says how."""
+        self.find_open_use(block, part, use)
         return use.access != 0 and not use.several
 
-    cdef void find_open_use(self, DeviceBlock block, OpenUse* use) noexcept:
-        """Find the use that this thread is inside of, and its access to a block (None: to none)."""
+    cdef void find_open_use(self, DeviceBlock block, ByteRange* part, OpenUse* use) noexcept:
+        """Find the use that this thread is inside of, and its access to bytes of a block (None: to none)."""
         cdef OrderState* order = self.state.order
         cdef Block* named = block.block if block is not None else NULL
         cdef uint64_t generation = block.generation if block is not None else 0
         if order.lock.try_lock():
-            find_open_use_locked(&self.state, named, generation, use)
+            find_open_use_locked(&self.state, named, generation, part, use)
             order.lock.unlock()
         else:
             with nogil:
                 order.lock.lock()
-                find_open_use_locked(&self.state, named, generation, use)
+                find_open_use_locked(&self.state, named, generation, part, use)
                 order.lock.unlock()
 
     cdef int cover_export(self, Stream consumer) except -1:

@@ -204,7 +204,7 @@ cdef bint bring_in_locked(CoreState* core, Block* block, uint64_t generation) no
     """Make a local block of this generation (0: of any), or one that is in parts, an ordinary one.  False if the block
     is neither, or has another generation."""
     check(core.order.lock.held(), "the lock is held")
-    cdef StreamCache* cache = block.cache.load()
+    cdef StreamCache* cache = cache_of(block)
     cdef bint found = False
     if is_in_parts(block):
         return join_parts_locked(core, block, generation)

@@ -15,6 +15,8 @@
 #
 # A waiting window notes its blocks by generation: the slot of a block that is freed meanwhile may get another block.
 
+from libc.stdint cimport UINT64_MAX
+
 from xlogmem._base.cpp cimport check, larger, milliseconds
 from xlogmem._base.failures cimport (
     BLOCK_IS_AWAITED,
@@ -54,26 +56,39 @@ cdef inline bint is_gone(Wanted* wanted) noexcept nogil:
     return cache_of(wanted.block) != NULL or wanted.block.generation != wanted.generation
 
 
-cdef void note_wanted(Window* window) noexcept nogil:
-    """Note the blocks and access that the window wants; `uses` is built anew whenever the window tries to open."""
+cdef void note_wanted_locked(CoreState* core, Window* window) noexcept nogil:
+    """Note the bytes and access that a window wants, whose requests are valid."""
+    check(core.order.lock.held(), "the lock is held")
     cdef Wanted* wanted
-    cdef Block* block
-    cdef size_t i
+    cdef size_t i, ranges = 0
     window.wanted.clear()
-    for i in range(window.uses.size()):
-        block = window.uses[i].block
+    for i in range(window.requests.size()):
         wanted = &window.wanted.emplace_back()
-        wanted.block = whole_of(block)
-        wanted.generation = block.generation
-        wanted.access = window.uses[i].access
-        wanted.first = block.ptr
-        wanted.end = block.ptr + block.nbytes
+        wanted.block = core.blocks[window.requests[i].slot]
+        wanted.generation = window.requests[i].generation
+        wanted.access = window.requests[i].access
+        wanted.first, wanted.end = 0, UINT64_MAX
+        if ranges < window.ranges.size() and window.ranges[ranges].request == i:
+            wanted.first, wanted.end = window.ranges[ranges].first, window.ranges[ranges].end
+            ranges += 1
 
 
-cdef inline bint is_of(Wanted* wanted, Block* block) noexcept nogil:
-    """True if a block, or a part of one, has bytes that a window wants."""
-    return (whole_of(block) == wanted.block and block.ptr < wanted.end
-            and wanted.first < block.ptr + block.nbytes)
+cdef bint conflicts_with_open(Wanted* wanted, Window* other) noexcept nogil:
+    """True if an open window names some of these bytes, and one of the two writes."""
+    cdef Request* request
+    cdef ByteRange* part
+    cdef size_t i, ranges = 0
+    for i in range(other.requests.size()):
+        request = &other.requests[i]
+        part = NULL
+        if ranges < other.ranges.size() and other.ranges[ranges].request == i:
+            part = &other.ranges[ranges]
+            ranges += 1
+        if (request.slot == wanted.block.slot and request.generation == wanted.generation
+                and (wanted.access | request.access) & WRITE
+                and (part == NULL or (part.first < wanted.end and wanted.first < part.end))):
+            return True
+    return False
 
 
 cdef Wanted* find_conflict(Window* window, Window* other) noexcept nogil:
@@ -87,12 +102,12 @@ cdef Wanted* find_conflict(Window* window, Window* other) noexcept nogil:
         wanted = &window.wanted[i]
         if is_gone(wanted):
             continue
-        for k in range(other.uses.size() if other.is_open else 0):
-            if is_of(wanted, other.uses[k].block) and (wanted.access | other.uses[k].access) & WRITE:
-                return wanted
+        if other.is_open and conflicts_with_open(wanted, other):
+            return wanted
         for k in range(other.wanted.size() if not other.is_open else 0):
             if (other.wanted[k].block == wanted.block and other.wanted[k].generation == wanted.generation
-                    and (wanted.access | other.wanted[k].access) & WRITE):
+                    and (wanted.access | other.wanted[k].access) & WRITE
+                    and other.wanted[k].first < wanted.end and wanted.first < other.wanted[k].end):
                 return wanted
     return NULL
 
@@ -133,7 +148,8 @@ cdef Window* find_open_locked(CoreState* core, Window* window) noexcept nogil:
 cdef inline bint conflicts_with(Waiter* waiter, Window* window, Wanted* wanted) noexcept nogil:
     """True if a window that waits for the same block conflicts with this one."""
     return (waiter.generation == wanted.generation and waiter.window.stream != window.stream
-            and (waiter.access | wanted.access) & WRITE)
+            and (waiter.access | wanted.access) & WRITE
+            and waiter.first < wanted.end and wanted.first < waiter.end)
 
 
 cdef Window* find_ahead_locked(CoreState* core, Window* window, bint overtaking) noexcept nogil:
@@ -187,6 +203,7 @@ cdef void enter_queue_locked(CoreState* core, Window* window) noexcept nogil:
         waiter.window = window
         waiter.generation = window.wanted[i].generation
         waiter.access = window.wanted[i].access
+        waiter.first, waiter.end = window.wanted[i].first, window.wanted[i].end
     window.is_waiting = True
     window.was_reported = window.is_known = False
     window.ticket = tickets.fetch_add(1) + 1
@@ -253,19 +270,38 @@ cdef void wake_unblocked_locked(CoreState* core, Block* block) noexcept nogil:
     cdef Ahead ahead
     cdef Waiter* waiter
     cdef Window* window
+    cdef bint has_ranges = False
     cdef size_t i
     ahead.stream = ahead.writer = NULL
     ahead.several = ahead.several_write = False
+    for i in range(block.waiting.size()):
+        has_ranges = has_ranges or block.waiting[i].end != UINT64_MAX
     for i in range(block.waiting.size()):
         waiter = &block.waiting[i]
         window = waiter.window
         if waiter.generation != block.generation:
             continue
-        if not (window.may_go_on.is_set() or is_behind(&ahead, waiter)) and is_free_elsewhere_locked(core, window):
+        if (not window.may_go_on.is_set()
+                and not (is_behind_one(block, i) if has_ranges else is_behind(&ahead, waiter))
+                and is_free_elsewhere_locked(core, window)):
             window.may_go_on.set()
         add_ahead(&ahead, waiter)
-        if ahead.several_write:                         # all others conflict with one of these
+        if ahead.several_write and not has_ranges:      # all others conflict with one of these
             break
+
+
+cdef bint is_behind_one(Block* block, size_t place) noexcept nogil:
+    """True if the window in this place of a block's list conflicts with one that waits longer for the block."""
+    cdef Waiter* waiter = &block.waiting[place]
+    cdef Waiter* longer
+    cdef size_t i
+    for i in range(place):
+        longer = &block.waiting[i]
+        if (longer.generation == waiter.generation and longer.window.stream != waiter.window.stream
+                and (longer.access | waiter.access) & WRITE
+                and longer.first < waiter.end and waiter.first < longer.end):
+            return True
+    return False
 
 
 cdef inline bint is_behind(Ahead* ahead, Waiter* waiter) noexcept nogil:
@@ -310,7 +346,7 @@ cdef bint refuse_contested_locked(CoreState* core, Window* window, Failure* fail
     check(core.order.lock.held(), "the lock is held")
     cdef Window* other
     if not window.is_waiting:
-        note_wanted(window)
+        note_wanted_locked(core, window)
     if window.on_conflict == COUNT_CONFLICTS:
         core.counters.conflicts += find_open_locked(core, window) != NULL
         return False

@@ -4,7 +4,7 @@
 # stream that it named, until it releases the export: the stream counts as opaque for this block, and a pin puts a free
 # off.  A CUDA array interface has no release: its stream counts as opaque until the block is freed, without a pin.
 
-from xlogmem._base.cpp cimport check, unlikely
+from xlogmem._base.cpp cimport check, larger, unlikely
 from xlogmem._base.failures cimport is_put_off
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_was_forked
 from xlogmem._order cimport (
@@ -95,14 +95,34 @@ cdef void end_export_locked(CoreState* core, Block* block, uint64_t generation, 
         unpin_export_locked(core, block)
 
 
-cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
-    """Find the use that this thread is inside of, and its access to a block (NULL: to none).  Accesses by the host have
-    no stream.  A use that any thread may finish is not relied on: it may end before the consumer is done."""
+cdef uint32_t access_of_window(Window* window, Block* block, ByteRange* part, bint to_all) noexcept nogil:
+    """How an open window accesses bytes of a block: to any of them or, `to_all`, to all; 0 if it does not.  Parts that
+    the window has were brought in order as a whole, whatever ranges it names of them."""
+    cdef Block* used
+    cdef uint64_t found = 0, first, end
+    cdef uint32_t least = READ_WRITE, any_access = 0
+    cdef size_t i
+    for i in range(window.uses.size()):
+        used = window.uses[i].block
+        if used == block:
+            return window.uses[i].access
+        first, end = larger(used.ptr, part.first), min(used.ptr + used.nbytes, part.end)
+        if used.whole == block and first < end:
+            found += end - first
+            least &= window.uses[i].access
+            any_access |= window.uses[i].access
+    return (least if found == part.end - part.first else 0) if to_all else any_access
+
+
+cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, ByteRange* part,
+                               OpenUse* use) noexcept nogil:
+    """Find the use that this thread is inside of, and its access to bytes of a block (NULL: to none).  Accesses by the
+    host have no stream.  A use that any thread may finish is not relied on: it may end before the consumer is done."""
     check(core.order.lock.held(), "the lock is held")
     cdef uint64_t thread = current_thread()
+    cdef bint named = block != NULL and block.generation == generation
     cdef Window* window
-    cdef uint32_t access
-    cdef size_t i, k
+    cdef size_t i
     use.stream = NULL
     use.several = use.is_far = False
     use.access = use.on_host = 0
@@ -111,25 +131,23 @@ cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generatio
         window = core.windows[i]
         if not window.is_open or window.thread != thread or window.is_anyones:
             continue
-        access = 0
-        for k in range(window.uses.size()):
-            if block != NULL and whole_of(window.uses[k].block) == block and block.generation == generation:
-                access |= window.uses[k].access
         if is_host(window.stream):
-            use.on_host |= access
+            use.on_host |= access_of_window(window, block, part, False) if named else 0
             continue
         use.several = use.several or (use.stream != NULL and use.stream != window.stream)
         use.stream = window.stream
         use.is_far = use.is_far or <bint>window.stream.remote
-        use.access |= access
+        use.access |= access_of_window(window, block, part, True) if named else 0
     core.windows_lock.unlock()
 
 
-cdef bint export_in_use_locked(CoreState* core, Block* block, uint64_t generation, OpenUse* use) noexcept nogil:
-    """Find the use that this thread is inside of, and export the block there, with a pin, if the use names it: then the
-    stream is ordered already.  False if it does not, or if nothing is known to keep the stream alive."""
+cdef bint export_in_use_locked(CoreState* core, Block* block, uint64_t generation, ByteRange* part,
+                               OpenUse* use) noexcept nogil:
+    """Find the use that this thread is inside of, and export the block there, with a pin, if the use names all of the
+    bytes: then the stream is ordered already.  False if it does not, or if nothing is known to keep the stream
+    alive."""
     check(core.order.lock.held(), "the lock is held")
-    find_open_use_locked(core, block, generation, use)
+    find_open_use_locked(core, block, generation, part, use)
     return use.access != 0 and not use.several and not has_no_owner(use.stream) and (
         add_export_locked(core, block, generation, use.stream, True))
 

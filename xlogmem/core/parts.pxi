@@ -136,7 +136,7 @@ cdef Block* find_part_locked(CoreState* core, Request* request, ByteRange* wante
     cdef Block* block = core.blocks[request.slot] if request.slot < core.blocks.size() else NULL
     cdef Block* part
     if (block == NULL or not is_in_parts(block) or block.generation != request.generation or block.state != LIVE
-            or core.watched):
+            or core.watched & BY_HISTORY):
         return NULL
     part = block.parts[place_of_part(block, wanted.first)]
     return part if part.ptr == wanted.first and part.nbytes == wanted.end - wanted.first else NULL
@@ -178,9 +178,9 @@ cdef inline void use_block(Window* window, Block* block, uint32_t access, uint64
 
 
 cdef bint may_be_cut(CoreState* core, Block* block) noexcept nogil:
-    """True if the block may have parts.  False while a check or a history looks, while libraries that have the memory
-    may queue unrecorded work, and while a launch that names all of it is under way."""
-    return core.watched == 0 and block.exports.empty() and (
+    """True if the block may have parts.  False while a history is recorded, while libraries that have the memory may
+    queue unrecorded work, and while a launch that names all of it is under way."""
+    return not core.watched & BY_HISTORY and block.exports.empty() and (
             is_in_parts(block) or block.windows == 0)
 
 
@@ -219,7 +219,7 @@ cdef bint use_range_locked(CoreState* core, Window* window, Block* block, ByteRa
 cdef void merge_locked(CoreState* core, Block* block, size_t first, uint64_t end, uint64_t operation) noexcept nogil:
     """Merge the parts from place `first` on up to an address, if they are many, and no launch is under way on one."""
     check(core.order.lock.held(), "the lock is held")
-    cdef Block* part = block.parts[first]
+    cdef Block* part
     cdef size_t behind = first, i
     while behind < block.parts.size() and block.parts[behind].ptr < end:
         if block.parts[behind].windows or block.parts[behind].operation == operation:
@@ -227,6 +227,7 @@ cdef void merge_locked(CoreState* core, Block* block, size_t first, uint64_t end
         behind += 1
     if behind - first <= <size_t>PARTS_OF_A_RANGE:
         return
+    part = block.parts[first]
     part.nbytes = block.parts[behind - 1].ptr + block.parts[behind - 1].nbytes - part.ptr
     for i in range(first + 1, behind):
         resolve_home(block.parts[i])

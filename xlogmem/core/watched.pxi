@@ -191,14 +191,31 @@ cdef void watched_evicted(void* self, Allocation* lost) noexcept nogil:
 
 # ---------------------------------------------------------------------------------------------- windows
 cdef void report_window(CoreState* core, Window* window) noexcept nogil:
-    """Report an open window.  Its blocks are not freed meanwhile."""
+    """Report an open window, by the bytes that it names.  Its blocks are not freed meanwhile."""
     cdef vector[xlogmem_check_range] ranges
     cdef xlogmem_check_range one
     cdef size_t i
     for i in range(window.uses.size()):
-        one.begin = window.uses[i].block.ptr
-        one.bytes = window.uses[i].block.nbytes
-        one.access = window.uses[i].access
+        if names_all(window, window.uses[i].block):
+            one.begin = window.uses[i].block.ptr
+            one.bytes = window.uses[i].block.nbytes
+            one.access = window.uses[i].access
+            ranges.push_back(one)
+    for i in range(window.ranges.size()):
+        one.begin = window.ranges[i].first
+        one.bytes = window.ranges[i].end - window.ranges[i].first
+        one.access = window.requests[window.ranges[i].request].access
         ranges.push_back(one)
     hooks.find_site()
     hooks.window_opened(<uint64_t>window, core.order.context, window.stream.handle, ranges.data(), ranges.size())
+
+
+cdef bint names_all(Window* window, Block* block) noexcept nogil:
+    """True if a window names all of a block that it uses, and not ranges of it alone."""
+    cdef size_t i, ranges = 0
+    for i in range(window.requests.size()):
+        if ranges < window.ranges.size() and window.ranges[ranges].request == i:
+            ranges += 1
+        elif window.requests[i].slot == block.slot and block.whole == NULL:
+            return True
+    return False

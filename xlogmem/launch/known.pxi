@@ -159,7 +159,7 @@ cdef bint is_used(Core core, int device_id, StreamState** stream) except -1:
     cdef int device
     if not is_here and (core.streams is None or not core.streams.by_remote):
         return False
-    core.find_open_use(None, &use)
+    core.find_open_use(None, NULL, &use)
     if use.stream == NULL or not (is_here or use.is_far):
         return False
     device = use.stream.device if use.is_far else core.ordering.context.device_id

@@ -11,7 +11,7 @@
 from cpython.pycapsule cimport PyCapsule_New
 from libc.stdint cimport int32_t
 
-from xlogmem._core cimport READ, READ_WRITE, WRITE, OpenUse
+from xlogmem._core cimport READ, READ_WRITE, WRITE, ByteRange, OpenUse
 from xlogmem._driver cimport LEGACY
 from xlogmem._foreign.dltensor cimport CPU, EXCHANGE, READ_ONLY, DLManagedTensorVersioned, DLPackExchange, DLTensor
 from xlogmem._order cimport StreamState, has_no_owner
@@ -93,16 +93,27 @@ cdef Stream stream_of_another(Core core, Core inside, Stream stream):
     return own
 
 
+cdef inline ByteRange bytes_of(ArrayLayout layout) noexcept:
+    """The bytes of a block that the elements are in."""
+    cdef ByteRange part
+    part.request = 0
+    part.first = layout.start
+    part.end = layout.start + layout.extent
+    return part
+
+
 cdef int managed_of_buffer(void* what, DLManagedTensorVersioned** tensor) except? -1:
     """Export a buffer until the tensor's deleter runs."""
     cdef Buffer buffer = buffer_for_call(what)
     cdef DeviceBlock block = buffer.held()              # another thread may release the buffer meanwhile
     cdef ArrayLayout layout = buffer.layout
     cdef DLPackExport* export = new_export(layout)
+    cdef ByteRange part = bytes_of(layout)
     cdef OpenUse use
     use.on_host = 0
     try:
-        if layout.size == 0 or block is None or not buffer.core.export_in_use(block, &use, &export.base):
+        if layout.size == 0 or block is None or not buffer.core.export_in_use(
+                block, &part, &use, &export.base):
             use.access = READ_WRITE
             if layout.size:
                 refuse_accessed(buffer, &use)
@@ -122,9 +133,10 @@ cdef int tensor_of_buffer(void* what, DLTensor* tensor) except? -1:
     cdef Buffer buffer = buffer_for_call(what)
     cdef DeviceBlock block = buffer.held()
     cdef ArrayLayout layout = buffer.layout
+    cdef ByteRange part = bytes_of(layout)
     cdef OpenUse use
     use.on_host = 0
-    if layout.size and (block is None or not buffer.core.is_named_in_use(block, &use)):
+    if layout.size and (block is None or not buffer.core.is_named_in_use(block, &part, &use)):
         refuse_accessed(buffer, &use)
         export_ordered(buffer, stream_of_consumer(buffer.core), NULL)
     return fill_tensor(tensor, layout, <void*>layout.ptr, device_of_buffer(buffer), NULL)
