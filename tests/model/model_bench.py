@@ -6,17 +6,17 @@ from typing import Any
 
 from ordering_model.driver import Driver, Op
 from ordering_model.frontiers import Block
-from ordering_model.graphs import GraphCore
-from ordering_model.rules import GraphRules, HostRules, run
+from ordering_model.ranges import Range, RangeCore
+from ordering_model.rules import HostRules, RangeRules, run
 from ordering_model.streams import Stream
 from ordering_model.windows import Window
 
 
-def needs(switch: str, **options: Any) -> Callable[[Callable[[GraphRules], bool]], Callable[[], None]]:
+def needs(switch: str, **options: Any) -> Callable[[Callable[[RangeRules], bool]], Callable[[], None]]:
     """Makes a test of a counterexample: it is right under the rules, and goes wrong if this one is left out."""
-    def make_test(counterexample: Callable[[GraphRules], bool]) -> Callable[[], None]:
+    def make_test(counterexample: Callable[[RangeRules], bool]) -> Callable[[], None]:
         def test() -> None:
-            rules, without = GraphRules(**options), GraphRules(**{**options, switch: False})
+            rules, without = RangeRules(**options), RangeRules(**{**options, switch: False})
             assert counterexample(rules)
             assert not counterexample(without), f"it does not need {switch}"
         test.__name__, test.__doc__ = counterexample.__name__, counterexample.__doc__
@@ -29,7 +29,7 @@ class Bench:
 
     def __init__(self, rules: HostRules, opaque: str = "", sealed: str = "") -> None:
         self.driver = Driver()
-        self.core = GraphCore(self.driver, rules if isinstance(rules, GraphRules) else GraphRules(**vars(rules)))
+        self.core = RangeCore(self.driver, rules if isinstance(rules, RangeRules) else RangeRules(**vars(rules)))
         self.S, self.T, self.U, self.V = (
             self.core.register(self.driver.stream_create(), opaque=name in opaque, sealed=name in sealed)
             for name in "STUV")
@@ -41,10 +41,10 @@ class Bench:
         """Work that is enqueued without a record."""
         return self.driver.launch(stream.handle, what)
 
-    def prepare(self, stream: Stream, *uses: tuple[Block, str]) -> Window:
+    def prepare(self, stream: Stream, *uses: tuple[Block | Range, str]) -> Window:
         return run(self.core.prepare(stream, list(uses)))
 
-    def use(self, stream: Stream, *uses: tuple[Block, str]) -> Op:
+    def use(self, stream: Stream, *uses: tuple[Block | Range, str]) -> Op:
         """Prepare, launch and finish."""
         window = self.prepare(stream, *uses)
         op = self.work(stream, "use")

@@ -3,6 +3,7 @@
     python tests/model/model_fuzz.py --programs 20000                 the rules: no violations
     python tests/model/model_fuzz.py --programs 20000 --host          with host accesses and host memory
     python tests/model/model_fuzz.py --programs 20000 --graphs        with captures and launches of graphs
+    python tests/model/model_fuzz.py --programs 20000 --ranges        with launches that name ranges of blocks
     python tests/model/model_fuzz.py --programs 400 --every-defect    each rule in turn is left out: is it noticed?
     python tests/model/model_fuzz.py --configuration threads --seed 17 --trace
                                                                 one program, with its driver calls
@@ -17,7 +18,7 @@ import sys
 from dataclasses import replace
 
 from ordering_model.actions import POLICIES
-from ordering_model.rules import GraphRules, HostRules, Rules, switches
+from ordering_model.rules import GraphRules, HostRules, RangeRules, Rules, switches
 from ordering_model.search import configurations_of, find_defect, play_many, program
 
 
@@ -27,19 +28,21 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--host", action="store_true", help="programs with host accesses and host memory")
     parser.add_argument("--graphs", action="store_true", help="with captures and launches of graphs, too")
+    parser.add_argument("--ranges", action="store_true", help="with launches that name ranges of blocks")
     parser.add_argument("--configuration", help="this one alone")
     parser.add_argument("--policy", choices=(*POLICIES, "mixed"), default="mixed")
     parser.add_argument("--defect", action="append", default=[], metavar="SWITCH", help="leave this rule out")
     parser.add_argument("--every-defect", action="store_true", help="leave out each rule in turn")
     parser.add_argument("--trace", action="store_true", help="print the driver calls of the first program")
     options = parser.parse_args(arguments)
-    rules = GraphRules if options.graphs else HostRules if options.host else Rules
+    rules = (RangeRules if options.ranges else GraphRules if options.graphs else HostRules if options.host
+             else Rules)
     options.rules = rules(policy=options.policy)
     names = [*configurations_of(options.rules)]
     if options.configuration is not None and options.configuration not in names:
         parser.error(f"--configuration: one of {', '.join(names)}, got {options.configuration!r}")
     options.names = [options.configuration] if options.configuration else names
-    known = {**switches(Rules), **switches(HostRules), **switches(rules)}
+    known = {**switches(Rules), **switches(HostRules), **switches(GraphRules), **switches(rules)}
     for switch in options.defect:
         if switch not in known:
             parser.error(f"--defect: one of {', '.join(known)}, got {switch!r}")

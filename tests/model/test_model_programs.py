@@ -9,13 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from ordering_model.rules import GraphRules, HostRules, Rules, switches
+from ordering_model.rules import GraphRules, HostRules, RangeRules, Rules, switches
 from ordering_model.search import ALL_CONFIGURATIONS, play_many
 from places import ROOT
 
 HERE = Path(__file__).parent
 RULE = r"^\*\*([a-z-]+)\.\*\*"
 RULES, HOST_RULES, GRAPH_RULES = Rules(policy="mixed"), HostRules(policy="mixed"), GraphRules(policy="mixed")
+RANGE_RULES = RangeRules(policy="mixed")
 # Where each defect is found: the configuration, the number of programs that it took, and the first seed if not 0.
 FOUND: dict[str, tuple] = {
     "position_after_work": ("plain", 1),
@@ -62,14 +63,22 @@ FOUND: dict[str, tuple] = {
     "graph_holds": ("graph", 3),
     "graph_memory_is_ordered": ("graph", 1),
     "graph_foreign_is_opaque": ("graph", 1),
+    "range_begins_with_entries": ("range", 1),
+    "range_names_both_sides": ("range-opaque", 6),
+    "range_join_keeps_newest": ("range", 25),
+    "range_join_keeps_freshness": ("range", 20),
+    "range_window_counts": ("range", 1),
+    "range_not_cut_in_window": ("range", 55),
+    "range_close_hands_over": ("range", 1),
+    "range_waits_for_whole": ("range", 19),
 }
 # Random programs do not reach these: they have counterexamples alone.
 UNREACHED = {"fence_pinned", "late_record_files"}
-SWITCHES = {**switches(Rules), **switches(HostRules), **switches(GraphRules)}
+SWITCHES = {**switches(Rules), **switches(HostRules), **switches(GraphRules), **switches(RangeRules)}
 
 
 def rules_of(configuration: str) -> Rules:
-    kinds = {"host": HOST_RULES, "graph": GRAPH_RULES}
+    kinds = {"host": HOST_RULES, "graph": GRAPH_RULES, "range": RANGE_RULES}
     return kinds.get(configuration.partition("-")[0], RULES)
 
 
@@ -116,6 +125,7 @@ def fuzz(*arguments):
 @pytest.mark.parametrize(("arguments", "status", "printed"), [
     (["--programs", "1", "--host"], 0, "host-everything    1 programs"),
     (["--programs", "1", "--graphs"], 0, "graph-threads      1 programs"),
+    (["--programs", "1", "--ranges"], 0, "range-threads      1 programs"),
     (["--programs", "1", "--configuration", "plain"], 0, "0 violations"),
     (["--programs", "10", "--configuration", "plain", "--defect", "position_after_work"], 1, "release"),
     (["--configuration", "plain", "--trace"], 0, "wait S"),

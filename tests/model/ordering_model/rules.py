@@ -140,6 +140,20 @@ class GraphRules(HostRules):
     graph_foreign_is_opaque: bool = switch("graph-foreign", "work that another library captures is not expected")
 
 
+@dataclass(frozen=True)
+class RangeRules(GraphRules):
+    """The rules of launches that name ranges of a block."""
+
+    range_begins_with_entries: bool = switch("range-parts", "a part begins without the block's entries")
+    range_names_both_sides: bool = switch("range-parts", "a range that a later one of its launch cuts ends there")
+    range_join_keeps_newest: bool = switch("range-join", "a joined block has the entry of the last part")
+    range_join_keeps_freshness: bool = switch("range-join", "a joined block is not fresh")
+    range_window_counts: bool = switch("range-window", "a window on a part does not count on the block")
+    range_not_cut_in_window: bool = switch("range-window", "a part is cut while a window is open on it")
+    range_close_hands_over: bool = switch("range-window", "a part that was joined keeps what its window files")
+    range_waits_for_whole: bool = switch("range-whole", "a block is cut while a window is open on all of it")
+
+
 def switches(rules: type[Rules]) -> dict[str, str]:
     """The switches that this class adds to its base class, and the rule that each names."""
     of_base = {known.name for base in rules.__mro__[1:] if issubclass(base, Rules) for known in fields(base)}

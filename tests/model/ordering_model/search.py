@@ -9,9 +9,10 @@ from ordering_model.actions import Configuration
 from ordering_model.graph_side import GRAPH_CONFIGURATIONS, GraphProgram
 from ordering_model.host_side import HOST_CONFIGURATIONS, HostProgram
 from ordering_model.programs import CONFIGURATIONS, Program
-from ordering_model.rules import GraphRules, HostRules, Rules
+from ordering_model.range_side import RANGE_CONFIGURATIONS, RangeProgram
+from ordering_model.rules import GraphRules, HostRules, RangeRules, Rules
 
-ALL_CONFIGURATIONS = {**CONFIGURATIONS, **HOST_CONFIGURATIONS, **GRAPH_CONFIGURATIONS}
+ALL_CONFIGURATIONS = {**CONFIGURATIONS, **HOST_CONFIGURATIONS, **GRAPH_CONFIGURATIONS, **RANGE_CONFIGURATIONS}
 
 
 @dataclass
@@ -25,6 +26,8 @@ class Played:
 
 
 def configurations_of(rules: Rules) -> dict[str, Configuration]:
+    if isinstance(rules, RangeRules):
+        return RANGE_CONFIGURATIONS
     if isinstance(rules, GraphRules):
         return GRAPH_CONFIGURATIONS
     return HOST_CONFIGURATIONS if isinstance(rules, HostRules) else CONFIGURATIONS
@@ -32,7 +35,8 @@ def configurations_of(rules: Rules) -> dict[str, Configuration]:
 
 def program(name: str, rules: Rules, seed: int, tracing: bool = False) -> Program:
     """A program of the named configuration, which is to be played."""
-    kind = GraphProgram if isinstance(rules, GraphRules) else HostProgram if isinstance(rules, HostRules) else Program
+    kinds = {RangeRules: RangeProgram, GraphRules: GraphProgram, HostRules: HostProgram, Rules: Program}
+    kind = next(kinds[one] for one in type(rules).__mro__ if one in kinds)
     return kind(seed, rules, ALL_CONFIGURATIONS[name], tracing)
 
 
