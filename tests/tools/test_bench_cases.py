@@ -18,7 +18,7 @@ from xlogmem.sim import Simulator
 
 pytestmark = pytest.mark.with_gil                       # as the raw driver calls of the benchmarks do
 # Units that no loop in C++ measures.
-PYTHON_ALONE = ("upload", "await", "launch", "round of two nodes", "array imported and dropped")
+PYTHON_ALONE = ("upload", "await", "launch", "round of two nodes", "array imported and dropped", "chunk")
 
 
 @pytest.mark.simulator

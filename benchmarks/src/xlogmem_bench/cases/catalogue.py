@@ -18,6 +18,7 @@ from xlogmem_bench.cases.host import accessed_by_host, pinned_pairs
 from xlogmem_bench.cases.lookup import looked_up
 from xlogmem_bench.cases.model import GIB, KERNEL_NS, KIB, MIB, Case
 from xlogmem_bench.cases.patterns import FAN_OUT, HAND_OVER, PING_PONG, same_stream
+from xlogmem_bench.cases.pipelines import piped
 from xlogmem_bench.cases.replay import replayed
 from xlogmem_bench.cases.through_rmm import beside_python, in_pylibcudf, through_rmm
 from xlogmem_bench.cases.uploads import freed_at_once, through_buffers
@@ -33,7 +34,7 @@ __all__ = ["FAMILIES", "all_cases"]
 ALLOCATING = ("RMM", "CuPy", "PyTorch", "cuda.core")
 FAMILIES: dict[str, tuple[str, ...]] = {
     "allocate": ALLOCATING, "use": ("CuPy", "PyTorch", "cuda.core", "CUDASTF"), "free": ("PyTorch",), "lookup": (),
-    "graph": (), "exchange": ("CuPy", "PyTorch", "cuda.core"), "host": ALLOCATING, "replay": ALLOCATING,
+    "graph": (), "pipeline": (), "exchange": ("CuPy", "PyTorch", "cuda.core"), "host": ALLOCATING, "replay": ALLOCATING,
     "shapes": ALLOCATING, "rmm": ("RMM",), "adaptors": ("RMM",), "enabled": (*ALLOCATING, "Numba"),
     "pylibcudf": ("RMM", "pylibcudf")}
 SIZES = {256: "256 B", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB", MIB: "1 MiB", 16 * MIB: "16 MiB", 64 * MIB: "64 MiB"}
@@ -47,7 +48,8 @@ def all_cases(scale: int = 1, log_files: tuple[str, ...] = ()) -> tuple[Case, ..
     if (scale, log_files) not in _listed:
         _listed[scale, log_files] = (
             *allocate_cases(scale), *fragmented_cases(scale), *use_cases(), *free_cases(), *lookup_cases(scale),
-            *graph_cases(), *exchange_cases(), *host_cases(scale), *replay_cases(scale, log_files),
+            *graph_cases(), *pipeline_cases(scale), *exchange_cases(), *host_cases(scale),
+            *replay_cases(scale, log_files),
             *random_allocation_cases(scale), *multi_stream_cases(), *rmm_cases(scale), *adaptor_cases(),
             *enabled_cases(scale), *pylibcudf_cases())
     return _listed[scale, log_files]
@@ -108,6 +110,13 @@ def lookup_cases(scale: int) -> Iterator[Case]:
             yield Case(f"lookup/{live:,} live" + (", interior" if interior else ""), "lookup", "lookup",
                        looked_up(count, interior), {"live": count, "interior": interior},
                        quick=live in (1_000, 100_000) and not interior)
+
+
+def pipeline_cases(scale: int) -> Iterator[Case]:
+    for nbytes, count in ((64 * KIB, 200), (MIB, 150), (16 * MIB, 24)):
+        size, chunks = nbytes if scale == 1 else min(nbytes, 64 * KIB), scaled(count, scale)
+        yield Case(f"pipeline/chunks of {SIZES[nbytes]}", "pipeline", "chunk", piped(size, chunks),
+                   {"nbytes": size, "chunks": chunks}, per=chunks, quick=nbytes == 64 * KIB, needs=6 * GIB // scale)
 
 
 def graph_cases() -> Iterator[Case]:
