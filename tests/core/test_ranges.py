@@ -19,6 +19,7 @@ from xlogmem import (
     BlockState,
     DeviceRuntime,
     LaunchRecorder,
+    PinnedMemoryResource,
     PoolMemoryResource,
     StreamMisuseError,
     UseAfterFreeError,
@@ -264,13 +265,64 @@ def test_a_library_that_is_called_inside_gets_no_more_than_the_use_names(x, how,
     x.driver.clear_races()
 
 
+@pytest.mark.parametrize("why", ["exported", "shared part", "nothing"])
+@pytest.mark.parametrize("access", [READ, WRITE])
+def test_a_library_that_is_called_beside_a_launch_on_other_bytes(x, why, access):
+    """The use has all of the block, or a part that others share, and names some bytes of it alone: what the library
+    gets beside these is ordered first."""
+    state = DeviceState(x.runtime)
+    buffer = state.empty(SIZE, "uint8", x.S)
+    library = Library(type(buffer))
+    kept = buffer.__dlpack__(stream=x.S.handle) if why == "exported" else None
+    reader = LaunchRecorder(x.V).read(buffer[HALF:] if access == WRITE else buffer[:HALF])
+    if why == "shared part":
+        reader.preflight()
+    beside = getattr(LaunchRecorder(x.T), access)(buffer[64:128])
+    beside.preflight()
+    used = LaunchRecorder(x.U).read(buffer[:16])
+    used.preflight()
+    operation = work(x, x.T, buffer, 64, 64, access)
+    beside.commit()
+    reader.commit() if why == "shared part" else reader.cancel()
+    exported = library.take(buffer[:HALF])              # inside of the last use
+    assert library.stream() == x.U.handle
+    assert x.ordered(operation, x.U)
+    exported.delete()
+    used.commit()
+    del kept
+
+
+def test_a_library_reads_what_the_use_reads_beside_a_range_that_it_writes(x):
+    state = DeviceState(x.runtime)
+    buffer = state.empty(SIZE, "uint8", x.S)
+    library = Library(type(buffer))
+    with use(x.U, read=buffer, write=buffer[:16]):
+        for part, writable in ((buffer, False), (buffer[:16], True), (buffer[8:24], False)):
+            exported = library.take(part)
+            assert (exported.managed.flags & 1 == 0) == writable
+            exported.delete()
+
+
+def test_a_library_is_refused_what_the_thread_accesses(x):
+    """Also where a use names other bytes of the same memory, of which an export lives."""
+    state = DeviceState(x.runtime)
+    buffer = state.empty(SIZE, "uint8", x.S, resource=PinnedMemoryResource())
+    library = Library(type(buffer))
+    kept = buffer.__dlpack__(stream=x.S.handle)
+    with use(host, write=buffer[:64]), use(x.T, write=buffer[HALF:]):
+        with pytest.raises(BufferError):
+            library.take(buffer)
+        library.take(buffer[HALF:]).delete()
+    del kept
+
+
 def test_a_library_may_read_what_the_use_reads(x):
-    """Of two ranges one is written.  All of the buffer has no one access, and is ordered as what no use names."""
+    """Of two ranges one is written: all of it may be read."""
     state = DeviceState(x.runtime)
     buffer = state.empty(SIZE, "uint8", x.S)
     library = Library(type(buffer))
     with use(x.V, read=buffer[:HALF], write=buffer[HALF:]):
-        for part, writable in ((buffer[:HALF], False), (buffer[HALF:], True), (buffer, True)):
+        for part, writable in ((buffer[:HALF], False), (buffer[HALF:], True), (buffer, False)):
             exported = library.take(part)
             assert (exported.managed.flags & 1 == 0) == writable
             exported.delete()

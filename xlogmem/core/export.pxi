@@ -4,7 +4,9 @@
 # stream that it named, until it releases the export: the stream counts as opaque for this block, and a pin puts a free
 # off.  A CUDA array interface has no release: its stream counts as opaque until the block is freed, without a pin.
 
-from xlogmem._base.cpp cimport check, larger, unlikely
+from libc.stdint cimport UINT64_MAX
+
+from xlogmem._base.cpp cimport check, unlikely
 from xlogmem._base.failures cimport is_put_off
 from xlogmem._driver cimport Scope, enter_context, leave_context, process_was_forked
 from xlogmem._order cimport (
@@ -95,23 +97,53 @@ cdef void end_export_locked(CoreState* core, Block* block, uint64_t generation, 
         unpin_export_locked(core, block)
 
 
-cdef uint32_t access_of_window(Window* window, Block* block, ByteRange* part, bint to_all) noexcept nogil:
-    """How an open window accesses bytes of a block: to any of them or, `to_all`, to all; 0 if it does not.  Parts that
-    the window has were brought in order as a whole, whatever ranges it names of them."""
-    cdef Block* used
-    cdef uint64_t found = 0, first, end
-    cdef uint32_t least = READ_WRITE, any_access = 0
-    cdef size_t i
-    for i in range(window.uses.size()):
-        used = window.uses[i].block
-        if used == block:
-            return window.uses[i].access
-        first, end = larger(used.ptr, part.first), min(used.ptr + used.nbytes, part.end)
-        if used.whole == block and first < end:
-            found += end - first
-            least &= window.uses[i].access
-            any_access |= window.uses[i].access
-    return (least if found == part.end - part.first else 0) if to_all else any_access
+cdef inline ByteRange named_bytes(Window* window, size_t request, size_t* ranges) noexcept nogil:
+    """Return the bytes that a request of a window names; called for requests in their order."""
+    cdef ByteRange named
+    named.request, named.first, named.end = request, 0, UINT64_MAX
+    if ranges[0] < window.ranges.size() and window.ranges[ranges[0]].request == request:
+        named = window.ranges[ranges[0]]
+        ranges[0] += 1
+    return named
+
+
+cdef uint32_t access_to_any(Window* window, Block* block, ByteRange* part) noexcept nogil:
+    """How an open window accesses any of these bytes of a block; 0 if it names none."""
+    cdef ByteRange named
+    cdef uint32_t access = 0
+    cdef size_t i, ranges = 0
+    for i in range(window.requests.size()):
+        named = named_bytes(window, i, &ranges)
+        if (window.requests[i].slot == block.slot and window.requests[i].generation == block.generation
+                and named.first < part.end and part.first < named.end):
+            access |= window.requests[i].access
+    return access
+
+
+cdef bint names_all_of(Window* window, Block* block, ByteRange* part, uint32_t access) noexcept nogil:
+    """True if an open window names all of these bytes of a block, each with some of this access.  What it has besides,
+    in a part that others share or in all of the block, others may be working on."""
+    cdef ByteRange named
+    cdef uint64_t until = part.first, before = 0
+    cdef size_t i, ranges
+    while until < part.end and until != before:
+        before = until
+        ranges = 0
+        for i in range(window.requests.size()):
+            named = named_bytes(window, i, &ranges)
+            if (window.requests[i].slot == block.slot and window.requests[i].generation == block.generation
+                    and window.requests[i].access & access and named.first <= until < named.end):
+                until = named.end
+    return until >= part.end
+
+
+cdef uint32_t access_to_all(Window* window, Block* block, ByteRange* part) noexcept nogil:
+    """How an open window accesses all of these bytes of a block; 0 if it does not name all."""
+    if window.ranges.empty():                           # as nearly all are
+        return access_to_any(window, block, part)
+    if names_all_of(window, block, part, WRITE):
+        return READ_WRITE if names_all_of(window, block, part, READ) else WRITE
+    return READ if names_all_of(window, block, part, READ_WRITE) else 0
 
 
 cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generation, ByteRange* part,
@@ -132,12 +164,12 @@ cdef void find_open_use_locked(CoreState* core, Block* block, uint64_t generatio
         if not window.is_open or window.thread != thread or window.is_anyones:
             continue
         if is_host(window.stream):
-            use.on_host |= access_of_window(window, block, part, False) if named else 0
+            use.on_host |= access_to_any(window, block, part) if named else 0
             continue
         use.several = use.several or (use.stream != NULL and use.stream != window.stream)
         use.stream = window.stream
         use.is_far = use.is_far or <bint>window.stream.remote
-        use.access |= access_of_window(window, block, part, True) if named else 0
+        use.access |= access_to_all(window, block, part) if named else 0
     core.windows_lock.unlock()
 
 

@@ -177,6 +177,12 @@ cdef inline void use_block(Window* window, Block* block, uint32_t access, uint64
     use.access = access
 
 
+cdef inline bint is_end_of_part(Block* block, uint64_t address) noexcept nogil:
+    """True if no part has to be cut at this address."""
+    cdef size_t place = place_of_part(block, address)
+    return place == block.parts.size() or block.parts[place].ptr == address
+
+
 cdef bint may_be_cut(CoreState* core, Block* block) noexcept nogil:
     """True if the block may have parts.  False while a history is recorded, while libraries that have the memory may
     queue unrecorded work, and while a launch that names all of it is under way."""
@@ -201,7 +207,9 @@ cdef bint use_range_locked(CoreState* core, Window* window, Block* block, ByteRa
     cdef size_t i
     if block.operation == operation or not may_be_cut(core, block):     # the launch names all of it, too
         return False
-    if (block.parts.size() + 2 > <size_t>MOST_PARTS and block.windows == 0 and not is_named_by(block, operation)):
+    if (block.parts.size() + 2 > <size_t>MOST_PARTS and block.windows == 0
+            and not (is_end_of_part(block, wanted.first) and is_end_of_part(block, wanted.end))
+            and not is_named_by(block, operation)):
         join_parts_locked(core, block, 0)               # other ranges than before
     if block.parts.empty():
         block.parts.push_back(new_part_locked(core, block, block, block.ptr, block.ptr + block.nbytes))
