@@ -263,6 +263,7 @@ cdef int order_or_sync_unlocks(OrderState* order, StreamState* stream, StreamSta
                                Failure* failure) except -1 nogil
 cdef bint has_no_owner(StreamState* stream) noexcept nogil
 cdef bint is_unowned(StreamState* stream) noexcept nogil
+cdef bint may_become_unowned(StreamState* stream) noexcept nogil
 cdef bint needs_fence_now(StreamState* stream) noexcept nogil
 cdef int fence_now_unlocks(OrderState* order, StreamState* stream) except -1 nogil
 cdef bint needs_context_sync_locked(OrderState* order, StreamState* stream, StreamState* source,

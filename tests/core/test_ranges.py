@@ -12,6 +12,7 @@ from cuda.bindings import driver as cuda
 from exchanges import Library
 from four_streams import READ, READ_WRITE, WRITE, Operation, at
 from other_threads import Beside, beside_waiting
+from ranges import HALF, SIZE, use_range, work, written
 
 import xlogmem
 from xlogmem import (
@@ -32,40 +33,10 @@ from xlogmem.sim.kernels import Kernels, check
 
 pytestmark = pytest.mark.simulator
 
-SIZE = 512
-HALF = SIZE // 2
-
 
 @pytest.fixture
 def x(four):
     return four(policy="lazy")
-
-
-def written(x, stream=None):
-    """A block that S has written, and that T and U were ordered after: nothing unrecorded is left."""
-    block = x.alloc(x.S, SIZE)
-    x.use(x.S, (block, WRITE))
-    for _ in range(2):
-        for other in (x.T, x.U):
-            x.use(other, (block, READ))
-    return block
-
-
-def work(x, stream, block, first, nbytes, access=WRITE) -> Operation:
-    """Queue an unrecorded kernel on a range, and the mark."""
-    if access == READ:
-        x.kernels.count_unequal(stream.handle, x.next_word(), block.ptr + first, 0, nbytes // 4)
-    else:
-        x.kernels.fill(stream.handle, block.ptr + first, 1, nbytes // 4)
-    word = x.next_word()
-    x.kernels.fill(stream.handle, word, 1, 1)
-    return Operation(word)
-
-
-def use_range(x, stream, block, first, nbytes, access=WRITE, **options) -> Operation:
-    """Prepare, launch, finish."""
-    with use(stream, **{access: Column(block, first, nbytes)}, **options):
-        return work(x, stream, block, first, nbytes, access)
 
 
 # ---------------------------------------------------------------- what is ordered, and what is not

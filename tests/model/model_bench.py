@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ordering_model.driver import Driver, Op
-from ordering_model.frontiers import Block
-from ordering_model.ranges import Range, RangeCore
+from ordering_model.frontiers import Block, Range
+from ordering_model.ranges import RangeCore
 from ordering_model.rules import HostRules, RangeRules, run
 from ordering_model.streams import Stream
 from ordering_model.windows import Window

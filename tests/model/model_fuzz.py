@@ -28,7 +28,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--host", action="store_true", help="programs with host accesses and host memory")
     parser.add_argument("--graphs", action="store_true", help="with captures and launches of graphs, too")
-    parser.add_argument("--ranges", action="store_true", help="with launches that name ranges of blocks")
+    parser.add_argument("--ranges", action="store_true", help="with launches that name ranges of blocks, too")
     parser.add_argument("--configuration", help="this one alone")
     parser.add_argument("--policy", choices=(*POLICIES, "mixed"), default="mixed")
     parser.add_argument("--defect", action="append", default=[], metavar="SWITCH", help="leave this rule out")
@@ -42,7 +42,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     if options.configuration is not None and options.configuration not in names:
         parser.error(f"--configuration: one of {', '.join(names)}, got {options.configuration!r}")
     options.names = [options.configuration] if options.configuration else names
-    known = {**switches(Rules), **switches(HostRules), **switches(GraphRules), **switches(rules)}
+    known = {name: rule for base in rules.__mro__ if issubclass(base, Rules) for name, rule in switches(base).items()}
     for switch in options.defect:
         if switch not in known:
             parser.error(f"--defect: one of {', '.join(known)}, got {switch!r}")

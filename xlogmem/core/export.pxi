@@ -137,6 +137,13 @@ cdef bint names_all_of(Window* window, Block* block, ByteRange* part, uint32_t a
     return until >= part.end
 
 
+cdef bint names_all_of_block(Window* window, Block* block) noexcept nogil:
+    """True if an open window names all bytes of a block that it uses, or of a part."""
+    cdef ByteRange all
+    all.first, all.end = block.ptr, block.ptr + block.nbytes
+    return window.ranges.empty() or names_all_of(window, block, &all, READ_WRITE)
+
+
 cdef uint32_t access_to_all(Window* window, Block* block, ByteRange* part) noexcept nogil:
     """How an open window accesses all of these bytes of a block; 0 if it does not name all."""
     if window.ranges.empty():                           # as nearly all are

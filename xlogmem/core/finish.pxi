@@ -21,6 +21,7 @@ from xlogmem._order cimport (
     is_of_former,
     is_other_threads_default,
     is_unowned,
+    may_become_unowned,
     needs_fence_now,
     note_order,
     order_after_unlocks,
@@ -44,7 +45,7 @@ cdef inline bint file_plainly(StreamState* stream, uint64_t position, Use* use) 
     cdef size_t i
     if home != stream and (home == NULL or home.discipline == OPAQUE or not home.alive):
         return False
-    if unlikely(block.exported != 0) or (block.fresh and block.stream != stream):
+    if unlikely(whole_of(block).exported != 0) or (block.fresh and block.stream != stream):
         return False
     if use.access & WRITE:
         if block.frontier.size() != 1:
@@ -73,8 +74,6 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
     cdef StreamState* source
     cdef Entry* seen
     cdef size_t i
-    if unlikely(stream != use.block.stream and use.block.fresh):
-        end_freshness_locked(order, window)
     if use.plain:
         if use.access & WRITE and stream.discipline != OPAQUE and use.block.exports.empty():
             remove_own_entries(use.block, stream.index, window.position)
@@ -105,7 +104,8 @@ cdef void end_freshness_locked(OrderState* order, Window* window) noexcept nogil
     """End the freshness of blocks at their first use elsewhere.  Until now unrecorded work could be queued on their own
     streams, also inside the window, where the launch is not ordered after it.  So entries there are raised to a new
     position, one for each stream, and no write removes them.  Sealed streams have no such work; entries of opaque
-    streams are always raised; those of a stream that may be destroyed stay as they were when the window opened."""
+    streams are always raised; those of a stream that may be destroyed stay as they were when the window opened.  A
+    block, or a part, of which the launch names some bytes alone stays fresh: the others may still be filled."""
     check(order.lock.held(), "the lock is held")
     cdef StreamState* source
     cdef Block* block
@@ -116,8 +116,12 @@ cdef void end_freshness_locked(OrderState* order, Window* window) noexcept nogil
         source = block.stream
         if not block.fresh or source == window.stream:
             continue
-        block.fresh = False
-        if source == NULL or source.discipline != ORDINARY or is_unowned(source):     # NULL: evicted meanwhile
+        if source == NULL or source.discipline != ORDINARY:     # NULL: evicted meanwhile
+            block.fresh = False
+            continue
+        if may_become_unowned(source) or names_all_of_block(window, block):
+            block.fresh = False
+        if is_unowned(source):
             continue
         claim_scratch(source, order.operations)
         if source.raised_to == 0:
@@ -249,6 +253,7 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     cdef StreamState* stream = window.stream
     cdef bint launched = outcome == LAUNCHED
     cdef bint plainly = launched and may_file_plainly(stream)
+    cdef bint freshness_ended = False
     cdef uint64_t position
     cdef Use* use
     if unlikely(core.watched):
@@ -269,6 +274,9 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
         use += window.uses.size()
     while use != window.uses.data() + window.uses.size():
         if launched and not (plainly and use.plain and file_plainly(stream, position, use)):
+            if unlikely(stream != use.block.stream and use.block.fresh) and not freshness_ended:
+                end_freshness_locked(core.order, window)
+                freshness_ended = True
             file_use_locked(core, window, use)
         close_use_locked(core, window, use)
         use += 1

@@ -10,7 +10,8 @@
 # an open window outlives a join, and hands its entries over when that window closes.  More entries than needed order
 # too much, and never too little; so ranges that are many, or small, may share a part.
 
-from xlogmem._base.cpp cimport check, larger, make_new
+from xlogmem._base.cpp cimport check, larger, make_new, unlikely
+from xlogmem._order cimport may_become_unowned
 
 
 cdef inline Block* whole_of(Block* block) noexcept nogil:
@@ -66,11 +67,16 @@ cdef void end_part_locked(CoreState* core, Block* part) noexcept nogil:
     core.spare_parts.push_back(part)
 
 
-cdef void add_entries(Block* block, Block* part) noexcept nogil:
-    """Add the entries of a part to those of the block, or of another part: of each kind and stream the newest stays."""
+cdef void add_entries_locked(CoreState* core, Block* block, Block* part) noexcept nogil:
+    """Add the entries of a part to those of the block, or of another part: of each kind and stream the newest stays.  A
+    newer one says nothing about unrecorded work behind the older, so that gets its own entry first."""
+    check(core.order.lock.held(), "the lock is held")
     cdef Entry* entry
     cdef Entry* own
     cdef size_t i, k
+    if unlikely(core.order.discipline_changes != 0):
+        raise_changed_disciplines_locked(core.order, block)
+        raise_changed_disciplines_locked(core.order, part)
     for i in range(part.frontier.size()):
         entry = &part.frontier[i]
         for k in range(block.frontier.size()):
@@ -98,7 +104,7 @@ cdef bint join_parts_locked(CoreState* core, Block* block, uint64_t generation) 
     block.fresh = False
     for i in range(block.parts.size()):
         part = block.parts[i]
-        add_entries(block, part)
+        add_entries_locked(core, block, part)
         if part.windows == 0:
             end_part_locked(core, part)
     block.parts.clear()
@@ -111,7 +117,7 @@ cdef Block* leave_part_locked(CoreState* core, Block* part) noexcept nogil:
     check(core.order.lock.held(), "the lock is held")
     cdef Block* block = part.whole
     if not is_in_parts(block):
-        add_entries(block, part)
+        add_entries_locked(core, block, part)
         if part.windows == 0:
             end_part_locked(core, part)
     return block
@@ -185,9 +191,15 @@ cdef inline bint is_end_of_part(Block* block, uint64_t address) noexcept nogil:
 
 cdef bint may_be_cut(CoreState* core, Block* block) noexcept nogil:
     """True if the block may have parts.  False while a history is recorded, while libraries that have the memory may
-    queue unrecorded work, and while a launch that names all of it is under way."""
-    return not core.watched & BY_HISTORY and block.exports.empty() and (
-            is_in_parts(block) or block.windows == 0)
+    queue unrecorded work, while a launch that names all of it is under way, and before the first use elsewhere of
+    memory whose stream may be destroyed after that: the other parts would need the stream for a fence."""
+    if core.watched & BY_HISTORY or not block.exports.empty():
+        return False
+    if is_in_parts(block):
+        return True
+    if block.windows != 0:
+        return False
+    return not (block.fresh and block.stream != NULL and may_become_unowned(block.stream))
 
 
 cdef bint is_named_by(Block* block, uint64_t operation) noexcept nogil:
@@ -239,7 +251,7 @@ cdef void merge_locked(CoreState* core, Block* block, size_t first, uint64_t end
     part.nbytes = block.parts[behind - 1].ptr + block.parts[behind - 1].nbytes - part.ptr
     for i in range(first + 1, behind):
         resolve_home(block.parts[i])
-        add_entries(part, block.parts[i])
+        add_entries_locked(core, part, block.parts[i])
         end_part_locked(core, block.parts[i])
     for i in range(behind, block.parts.size()):
         block.parts[first + 1 + (i - behind)] = block.parts[i]

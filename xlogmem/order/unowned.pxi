@@ -18,9 +18,10 @@
 #
 # Where callers of the C table have promised to keep a stream (`hold_stream_locked`), it is not unowned meanwhile.
 #
-# Three questions: `needs_fence_now`, in a call that names the stream; `is_unowned`, before the handle is touched later;
-# `has_no_owner`, also of a stream that is gone.  A change of that rule begins here.  docs/ordering.md has it by name:
-# unowned-source, unowned-home.
+# Four questions: `needs_fence_now`, in a call that names the stream; `is_unowned`, before the handle is touched later;
+# `may_become_unowned`, before something is kept that will need the handle; `has_no_owner`, also of a stream that is
+# gone.  A change of that rule begins here.  docs/ordering.md has it by name: unowned-source, unowned-home,
+# range-unowned.
 
 from xlogmem._base.cpp cimport check
 
@@ -76,6 +77,11 @@ cdef bint has_no_owner(StreamState* stream) noexcept nogil:
 cdef bint is_unowned(StreamState* stream) noexcept nogil:
     """True if the stream's owner may have destroyed the stream unnoticed."""
     return stream.alive and has_no_owner(stream)
+
+
+cdef bint may_become_unowned(StreamState* stream) noexcept nogil:
+    """True if the stream's owner may destroy the stream unnoticed, now or once no promise to keep it is left."""
+    return stream.lives_by_holds or is_unowned(stream)
 
 
 cdef bint needs_fence_now(StreamState* stream) noexcept nogil:

@@ -10,14 +10,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 from ordering_model.driver import merge
 from ordering_model.frontiers import Block, State
 from ordering_model.oracle import Access, Oracle, Track
 from ordering_model.rules import READ, READ_WRITE, REFUSED, WRITE, Operation, Rules, UseAfterFree
 from ordering_model.streams import Stream
-from ordering_model.windows import Core, Window
+from ordering_model.windows import Core, Uses, Window
 
 POLICIES = ("lazy", "precise", "adaptive")
 FAILING_CALLS = ("record", "record", "wait", "wait", "free", "alloc", "sync")
@@ -34,6 +34,23 @@ class Configuration:
     failures: bool = False
     unregister: bool = False
     capture: bool = False
+    graphs: bool = False                        # of programs with ranges
+
+
+class Use(NamedTuple):
+    """What a launch does with a block, or with a range of it."""
+
+    track: Track
+    access: str
+    cells: range
+
+    @property
+    def writes(self) -> bool:
+        return self.access != READ
+
+    def earlier(self) -> list[Access]:
+        """What the launch must come after if it is prepared now."""
+        return [access for access in self.track.accesses if access.closed and access.conflicts(self.writes, self.cells)]
 
 
 @dataclass(eq=False)
@@ -42,13 +59,13 @@ class Launch:
 
     window: Window
     stream: Stream
-    uses: list[tuple[Track, str]]
+    uses: list[Use]
     earlier: list[list[Access]]
     accesses: list[Access] = field(default_factory=list)       # once it is launched
 
     @property
     def tracks(self) -> list[Track]:
-        return [track for track, _ in self.uses]
+        return [use.track for use in self.uses]
 
 
 def one_step(action: Callable[[Any], None]) -> Callable[[Any], Operation[None]]:
@@ -110,6 +127,20 @@ class Actions:
     def may_enqueue(self, stream: Stream) -> bool:
         return stream.usable and stream.handle.id not in self.reserved
 
+    def cells_of(self, track: Track) -> range:
+        """What an action touches of a block: here all of it."""
+        return track.block.range
+
+    def choose_uses(self, tracks: list[Track], accesses: tuple[str, ...]) -> list[Use]:
+        return [Use(track, self.random.choice(accesses), self.cells_of(track)) for track in tracks]
+
+    def named(self, uses: list[Use]) -> Uses:
+        """As the runtime gets them."""
+        return [(use.track.block, use.access) for use in uses]
+
+    def block_cells(self) -> int:
+        return self.random.randint(1, 3)
+
     def is_after_all(self, stream: Stream, track: Track) -> bool:
         return all(self.oracle.is_before_later_work(access.op, stream.handle) for access in track.accesses)
 
@@ -121,26 +152,26 @@ class Actions:
         if memory == "adopted":
             track = self._adopt(stream)
         else:
-            track = self.track_of((yield from self.core.allocate(self.random.randint(1, 3), stream, memory)))
-        if track.block.stream and track.block.stream.opaque:
-            track.opaque_users.add(track.block.stream)
+            track = self.track_of((yield from self.core.allocate(self.block_cells(), stream, memory)))
+        if track.block.stream:
+            track.note_opaque(track.block.stream, track.block.range)
         self.tracks.append(track)
         if self.random.random() < .4:
             self._fill(track)
 
     def track_of(self, block: Block) -> Track:
-        return Track(block, [Access(self.oracle.touched[block.address][0], True)])
+        return Track(block, [Access(self.oracle.touched[block.address][0], True, block.range)])
 
     def _adopt(self, stream: Stream) -> Track:
         """The owner has worked on the memory, on its stream; without a stream it has waited for that work."""
-        cells, address = self.random.randint(1, 3), self.next_adopted
+        cells, address = self.block_cells(), self.next_adopted
         self.next_adopted += 10
         has_stream = self.random.random() >= .2
         op = self.oracle.launch(stream.handle, "the owner's work")
         if not has_stream:
             merge(self.oracle.host, stream.handle.clock)
         track = Track(self.core.adopt(address, cells, stream if has_stream else None))
-        self.oracle.access(track, op, True)
+        self.oracle.access(track, op, True, track.block.range)
         return track
 
     def _fill(self, track: Track) -> None:
@@ -148,12 +179,13 @@ class Actions:
 
         On a stream that may be destroyed, before it is prepared (fresh-entries-stay).
         """
-        stream = track.block.stream
-        if track.freed or not track.fresh or not stream or stream.sealed or not self.may_enqueue(stream):
+        stream, cells = track.block.stream, self.cells_of(track)
+        is_fresh = track.used_elsewhere.isdisjoint(cells)
+        if track.freed or not is_fresh or not stream or stream.sealed or not self.may_enqueue(stream):
             return
         if not track.foreign_uses or not stream.unowned:
             op = self.oracle.launch(stream.handle, f"fill {track.block.generation}")
-            self.oracle.access(track, op, self.random.random() < .8)
+            self.oracle.access(track, op, self.random.random() < .8, cells)
 
     @one_step
     def fill(self) -> None:
@@ -175,7 +207,7 @@ class Actions:
             self._wait_for_accesses(stream, track)
         if self.is_after_all(stream, track):
             op = self.oracle.launch(stream.handle, f"late fill {track.block.generation}")
-            self.oracle.access(track, op, True, closed=False).late = True
+            self.oracle.access(track, op, True, track.block.range, closed=False).late = True
 
     @one_step
     def work_unrecorded(self) -> None:
@@ -184,15 +216,15 @@ class Actions:
         if not track:
             return
         stream = self.random.choice(sorted(track.opaque_users, key=lambda stream: stream.number))
-        writes = self.random.random() < .5
-        if not self.may_enqueue(stream):
+        writes, cells = self.random.random() < .5, self.cells_of(track)
+        if not self.may_enqueue(stream) or not track.opaque_users[stream].issuperset(cells):
             return
         for access in track.accesses:
-            if (writes or access.writes) and not self.oracle.is_before_later_work(access.op, stream.handle):
+            if access.conflicts(writes, cells) and not self.oracle.is_before_later_work(access.op, stream.handle):
                 self._check_handed_back(access, track, stream)
                 return
         op = self.oracle.launch(stream.handle, f"unrecorded {track.block.generation}")
-        self.oracle.access(track, op, writes)
+        self.oracle.access(track, op, writes, cells)
 
     def _check_handed_back(self, access: Access, track: Track, stream: Stream) -> None:
         block = track.block
@@ -245,28 +277,28 @@ class Actions:
         stream, tracks = self.any_stream(), self.some_tracks((1, 1, 2, 3))
         if not stream or not tracks or len(self.launches) >= MOST_WINDOWS:
             return
-        uses = [(track, self.random.choice((READ, READ, WRITE, READ_WRITE))) for track in tracks]
-        earlier = [[access for access in track.accesses if access.closed] for track in tracks]
-        for track in tracks:
-            track.windows += 1
-            track.foreign_uses += self.is_elsewhere(stream, track)
+        uses = self.choose_uses(tracks, (READ, READ, WRITE, READ_WRITE))
+        earlier = [use.earlier() for use in uses]
+        for use in uses:
+            use.track.windows += 1
+            use.track.foreign_uses += self.is_elsewhere(stream, use.track)
         try:
-            window = yield from self.core.prepare(stream, [(track.block, access) for track, access in uses])
+            window = yield from self.core.prepare(stream, self.named(uses))
         except (*REFUSED, UseAfterFree):
-            self._close(stream, tracks, cancelled=True)
+            self._close(stream, uses, cancelled=True)
             raise
         self.launches.append(Launch(window, stream, uses, earlier))
 
     def is_elsewhere(self, stream: Stream, track: Track) -> bool:
         return stream is not track.block.stream
 
-    def _close(self, stream: Stream, tracks: list[Track], cancelled: bool) -> None:
-        for track in tracks:
+    def _close(self, stream: Stream, uses: list[Use], cancelled: bool) -> None:
+        for track, _, cells in uses:
             track.windows -= 1
             if cancelled:
                 track.foreign_uses -= self.is_elsewhere(stream, track)
-            elif stream.opaque:
-                track.opaque_users.add(stream)
+            else:
+                track.note_opaque(stream, cells)
 
     @one_step
     def launch(self) -> None:
@@ -277,13 +309,13 @@ class Actions:
         stream = launch.stream
         if launch.accesses or stream.handle.capturing:
             return
-        names = ",".join(f"{track.block.generation}{access[0]}" for track, access in launch.uses)
+        names = ",".join(f"{use.track.block.generation}{use.access[0]}" for use in launch.uses)
         op = self.oracle.launch(stream.handle, f"use {names}")
-        for (track, access), earlier in zip(launch.uses, launch.earlier, strict=True):
+        for use, earlier in zip(launch.uses, launch.earlier, strict=True):
             for other in earlier:
-                if (other.writes or access != READ) and not self.oracle.is_before_later_work(other.op, stream.handle):
-                    self.oracle.report("conflict", f"{other.op} not before {op} (block {track.block.generation})")
-            launch.accesses.append(self.oracle.access(track, op, access != READ, closed=False))
+                if not self.oracle.is_before_later_work(other.op, stream.handle):
+                    self.oracle.report("conflict", f"{other.op} not before {op} (block {use.track.block.generation})")
+            launch.accesses.append(self.oracle.access(use.track, op, use.writes, use.cells, closed=False))
 
     def finish(self) -> Operation[None]:
         if self.launches:
@@ -297,11 +329,12 @@ class Actions:
         chance = self.random.random()
         if not launch.accesses and chance < .25:
             yield from self.core.cancel(launch.window)
-            self._close(launch.stream, launch.tracks, cancelled=True)
+            self._close(launch.stream, launch.uses, cancelled=True)
             return
         if not launch.accesses and chance < .9:
             self._launch(launch)
-        self._end_freshness(launch.stream, launch.tracks)
+        for use in launch.uses:
+            self._end_freshness(launch.stream, use.track, use.cells)
         try:
             yield from self.core.finish(launch.window)
         except REFUSED:                         # only a failed hand-back raises here
@@ -309,11 +342,11 @@ class Actions:
                 track.handed_back = False
         for access in launch.accesses:
             access.closed = True
-        self._close(launch.stream, launch.tracks, cancelled=False)
+        self._close(launch.stream, launch.uses, cancelled=False)
 
-    def _end_freshness(self, stream: Stream, tracks: list[Track]) -> None:
-        for track in tracks:
-            track.fresh = track.fresh and not self.is_elsewhere(stream, track)
+    def _end_freshness(self, stream: Stream, track: Track, cells: range) -> None:
+        if self.is_elsewhere(stream, track):
+            track.used_elsewhere.update(cells)
 
     def record_use(self) -> Operation[None]:
         """Work that the program orders with events of its own, and records afterwards."""
@@ -326,13 +359,12 @@ class Actions:
         self.reserved.add(stream.handle.id)
         self._wait_for_accesses(stream, track)
         if self.is_after_all(stream, track):
-            self._end_freshness(stream, [track])
+            self._end_freshness(stream, track, track.block.range)
             op = self.oracle.launch(stream.handle, "work that is recorded later")
-            access = self.oracle.access(track, op, True, closed=False)
+            access = self.oracle.access(track, op, True, track.block.range, closed=False)
             yield from self.core.record_use(stream, track.block)
             access.closed = True
-            if stream.opaque:
-                track.opaque_users.add(stream)
+            track.note_opaque(stream, track.block.range)
         else:
             track.foreign_uses -= elsewhere
         self.reserved.remove(stream.handle.id)

@@ -38,6 +38,14 @@ class Block:
         return range(self.address, self.address + self.cells)
 
 
+@dataclass(frozen=True)
+class Range:
+    """What a launch names in place of a block: some of its cells, by their addresses."""
+
+    block: Block
+    cells: range
+
+
 def newest_positions(snapshots: Iterable[Entries]) -> Clock:
     """For each stream, the newest position that any snapshot names (one-wait-per-source)."""
     newest: Clock = {}
@@ -48,12 +56,16 @@ def newest_positions(snapshots: Iterable[Entries]) -> Clock:
 
 
 class Frontiers(Tombstones):
+    def join(self, block: Block) -> None:
+        """Called where all of a block is meant, before its entries are looked at: see ranges.py."""
+
     def home_of(self, block: Block) -> Stream | None:
         """The home, or the successor of an unregistered one.
 
         Stream order protected a free at home from all work there.  It does not protect a free on the successor, so the
         last position of the former home enters the frontier (successor).
         """
+        self.join(block)
         moves = 0
         while block.home is not None and block.home.last_fence is not None:
             if moves > len(self.streams):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ordering_model.actions import MOST_WINDOWS, Action, Configuration, Launch
+from ordering_model.actions import MOST_WINDOWS, Action, Configuration, Launch, Use
 from ordering_model.driver import Op
 from ordering_model.frontiers import Block, State
 from ordering_model.graphs import Graph, GraphCore, Nodes, Session
@@ -36,7 +36,7 @@ class Captured:
     """A graph, and what its launches do with each block, whatever the runtime says."""
 
     graph: Graph
-    uses: list[tuple[Track, str]]
+    uses: list[Use]
 
 
 @dataclass(eq=False)
@@ -58,7 +58,7 @@ class Capture:
                     if ((other.writes or access != READ) and other.op is not op
                             and not self.driver.is_before_later_work(other.op, stream.handle)):
                         self.problems.append(("graph-order", f"{other.op} not before {op} (cell {cell})"))
-                self.touched[cell].append(Access(op, access != READ))
+                self.touched[cell].append(Access(op, access != READ, range(cell, cell + 1)))
 
     def end(self) -> Graph:
         graph = self.session.end()
@@ -103,9 +103,9 @@ class GraphProgram(HostProgram):
         graph = capture.end()
         for kind, detail in capture.problems:
             self.oracle.report(kind, detail)
-        uses = [(track, graph.accesses[track.block]) for track in tracks]
+        uses = [Use(track, graph.accesses[track.block], track.block.range) for track in tracks]
         if memory.block in graph.accesses:
-            uses.append((memory, WRITE))
+            uses.append(Use(memory, WRITE, memory.block.range))
         self.graphs.append(Captured(graph, uses))
 
     def _use_inside(self, capture: Capture, stream: Stream, tracks: list[Track]) -> None:
@@ -141,15 +141,15 @@ class GraphProgram(HostProgram):
         if not stream or not graphs or len(self.launches) >= MOST_WINDOWS:
             return
         captured = self.random.choice(graphs)
-        tracks = [track for track, _ in captured.uses]
-        earlier = [[access for access in track.accesses if access.closed] for track in tracks]
+        tracks = [use.track for use in captured.uses]
+        earlier = [use.earlier() for use in captured.uses]
         for track in tracks:
             track.windows += 1
             track.foreign_uses += self.is_elsewhere(stream, track) or track.block.stream is None
         try:
             window = yield from self.core.prepare_launch(captured.graph, stream)
         except REFUSED:
-            self._close(stream, tracks, cancelled=True)
+            self._close(stream, captured.uses, cancelled=True)
             raise
         for track in tracks:
             if track.block.state in (State.FREEING, State.FREED):
@@ -169,6 +169,8 @@ class GraphProgram(HostProgram):
         return [*super().actions(), (self.capture_graph, 8), (self.launch_graph, 14), (self.close_graph, 4)]
 
     def end(self) -> None:
+        for stream in self.streams:
+            stream.handle.capturing = False
         while self.launches:
             self.run_alone(self._finish(self.launches[0]))
         while self.graphs:

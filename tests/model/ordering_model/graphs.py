@@ -94,7 +94,7 @@ class Session:
             self.shadows[block] = self.core.adopt(block.address, block.cells, self.origin if self.foreign else None)
         return self.shadows[block]
 
-    def prepare(self, stream: Stream, uses: Uses) -> Window:
+    def prepare(self, stream: Stream, uses: list[tuple[Block, str]]) -> Window:
         for block, access in uses:
             self.shadow(block)
             self.graph.declare(block, access)

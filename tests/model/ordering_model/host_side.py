@@ -15,13 +15,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ordering_model.actions import Action, Configuration, one_step
+from ordering_model.actions import Action, Configuration, Use, one_step
 from ordering_model.driver import Event, Op
 from ordering_model.frontiers import Block, State
 from ordering_model.host import HostCore, HostWindow
 from ordering_model.oracle import Oracle, Track
 from ordering_model.programs import Program
 from ordering_model.rules import READ, READ_WRITE, REFUSED, WRITE, HostRules, Operation, Rules, UseAfterFree
+from ordering_model.windows import Uses
 
 HOST = 0                                        # the pseudo-stream
 MOST_HOST_WINDOWS = 4
@@ -37,8 +38,8 @@ HOST_CONFIGURATIONS = {
 
 
 class HostOracle(Oracle):
-    def __init__(self, chance: random.Random) -> None:
-        super().__init__()
+    def __init__(self, chance: random.Random, cells: int = 32) -> None:
+        super().__init__(cells)
         self.chance = chance
         self.host_operations = 0
 
@@ -64,7 +65,7 @@ class HostOracle(Oracle):
 @dataclass(eq=False)
 class HostAccess:
     window: HostWindow
-    uses: list[tuple[Track, str]]
+    uses: list[Use]
 
 
 class HostProgram(Program):
@@ -79,9 +80,9 @@ class HostProgram(Program):
 
     def allocate_host(self) -> Operation[None]:
         stream = None if self.random.random() < .6 else self.any_stream()
-        track = self.track_of((yield from self.core.allocate_host(self.random.randint(1, 3), stream)))
-        if stream is not None and stream.opaque:
-            track.opaque_users.add(stream)
+        track = self.track_of((yield from self.core.allocate_host(self.block_cells(), stream)))
+        if stream is not None:
+            track.note_opaque(stream, track.block.range)
         self.tracks.append(track)
         if self.random.random() < .6:
             self._host_fill(track)
@@ -93,7 +94,8 @@ class HostProgram(Program):
         for access in track.accesses:
             if not self.oracle.host_has_seen(access.op):
                 self.oracle.report("host-first", f"{access.op} not complete when the host fills the block")
-        self.oracle.access(track, self.oracle.host_operation(f"host fill {track.block.generation}"), True)
+        self.oracle.access(track, self.oracle.host_operation(f"host fill {track.block.generation}"), True,
+                           track.block.range)
 
     @one_step
     def host_fill(self) -> None:
@@ -106,25 +108,25 @@ class HostProgram(Program):
             track.block.memory == "host" or self.random.random() < .3))
         if not tracks or len(self.host_accesses) >= MOST_HOST_WINDOWS:
             return
-        uses = [(track, self.random.choice((READ, WRITE, READ_WRITE))) for track in tracks]
-        prepare: Callable[[list[tuple[Block, str]]], Operation[HostWindow]]
+        uses = self.choose_uses(tracks, (READ, WRITE, READ_WRITE))
+        prepare: Callable[[Uses], Operation[HostWindow]]
         prepare = self.core.acquire_host if self.random.random() < .4 else self.core.prepare_host
-        earlier = [[access for access in track.accesses if access.closed] for track in tracks]
-        for track in tracks:
-            track.windows += 1
+        earlier = [use.earlier() for use in uses]
+        for use in uses:
+            use.track.windows += 1
         try:
-            window = yield from prepare([(track.block, access) for track, access in uses])
+            window = yield from prepare(self.named(uses))
         except (*REFUSED, UseAfterFree):
-            for track in tracks:
-                track.windows -= 1
+            for use in uses:
+                use.track.windows -= 1
             raise
         if not window.waited_with_window:
-            earlier = [[access for access in track.accesses if access.closed] for track in tracks]
-        for (track, access), others in zip(uses, earlier, strict=True):
+            earlier = [use.earlier() for use in uses]
+        for use, others in zip(uses, earlier, strict=True):
             for other in others:
-                if (other.writes or access != READ) and not self.oracle.host_has_seen(other.op):
-                    self.oracle.report("host-conflict", f"{other.op} not complete at the host's {access}")
-            self._check_not_freed(track)
+                if not self.oracle.host_has_seen(other.op):
+                    self.oracle.report("host-conflict", f"{other.op} not complete at the host's {use.access}")
+            self._check_not_freed(use.track)
         self.host_accesses.append(HostAccess(window, uses))
 
     def _check_not_freed(self, track: Track) -> None:
@@ -138,13 +140,13 @@ class HostProgram(Program):
     def _finish_host(self, access: HostAccess) -> Operation[None]:
         self.host_accesses.remove(access)
         op = self.oracle.host_operation("host access")
-        for track, kind in access.uses:
-            self._check_not_freed(track)
-            if track.block.state is not State.FREED:
-                self.oracle.access(track, op, kind != READ)
+        for use in access.uses:
+            self._check_not_freed(use.track)
+            if use.track.block.state is not State.FREED:
+                self.oracle.access(use.track, op, use.writes, use.cells)
         yield from self.core.finish_host(access.window)
-        for track, _ in access.uses:
-            track.windows -= 1
+        for use in access.uses:
+            use.track.windows -= 1
 
     def prepare(self) -> Operation[None]:
         """A prepared use ends the right of the host to fill its memory without a record."""

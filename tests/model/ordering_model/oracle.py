@@ -15,8 +15,13 @@ class Access:
 
     op: Op
     writes: bool
+    cells: range                # the addresses that it touches
     closed: bool = True
     late: bool = False          # unrecorded, after the block has stopped being fresh
+
+    def conflicts(self, writes: bool, cells: range) -> bool:
+        """With another access: one of the two writes, and they have a cell in common."""
+        return (self.writes or writes) and self.cells.start < cells.stop and cells.start < self.cells.stop
 
 
 @dataclass(eq=False)
@@ -26,11 +31,16 @@ class Track:
     block: Block
     accesses: list[Access] = field(default_factory=list)
     foreign_uses: int = 0       # begun and not cancelled
-    fresh: bool = True          # no foreign use is filed: the block may be filled without a record
-    opaque_users: set[Stream] = field(default_factory=set)
+    used_elsewhere: set[int] = field(default_factory=set)   # by foreign uses that are filed; other cells may be filled
+    opaque_users: dict[Stream, set[int]] = field(default_factory=dict)      # and the cells that they have
     handed_back: bool = True    # False once a hand-back has failed: the program has got the error
     windows: int = 0
     freed: bool = False         # the program has freed it
+
+    def note_opaque(self, stream: Stream, cells: range) -> None:
+        """From now on an opaque stream may work on these cells without a record."""
+        if stream.opaque:
+            self.opaque_users.setdefault(stream, set()).update(cells)
 
 
 class Oracle(Driver):
@@ -84,10 +94,10 @@ class Oracle(Driver):
         assert block.stream is not None
         return self.launch(block.stream.handle, f"birth of {block.generation}")
 
-    def access(self, track: Track, op: Op, writes: bool, closed: bool = True) -> Access:
-        access = Access(op, writes, closed)
+    def access(self, track: Track, op: Op, writes: bool, cells: range, closed: bool = True) -> Access:
+        access = Access(op, writes, cells, closed)
         track.accesses.append(access)
-        for cell in track.block.range:
+        for cell in cells:
             self.touched.setdefault(cell, []).append(op)
         return access
 

@@ -144,14 +144,21 @@ class GraphRules(HostRules):
 class RangeRules(GraphRules):
     """The rules of launches that name ranges of a block."""
 
-    range_begins_with_entries: bool = switch("range-parts", "a part begins without the block's entries")
-    range_names_both_sides: bool = switch("range-parts", "a range that a later one of its launch cuts ends there")
-    range_join_keeps_newest: bool = switch("range-join", "a joined block has the entry of the last part")
-    range_join_keeps_freshness: bool = switch("range-join", "a joined block is not fresh")
-    range_window_counts: bool = switch("range-window", "a window on a part does not count on the block")
-    range_not_cut_in_window: bool = switch("range-window", "a part is cut while a window is open on it")
-    range_close_hands_over: bool = switch("range-window", "a part that was joined keeps what its window files")
-    range_waits_for_whole: bool = switch("range-whole", "a block is cut while a window is open on all of it")
+    range_begins_with_entries: bool = switch("range-parts", "a part begins without entries")
+    range_begins_fresh: bool = switch("range-parts", "a part begins as if it had been used elsewhere")
+    range_begins_at_home: bool = switch("range-parts", "a part has no home, so nothing is handed back")
+    range_cut_is_used: bool = switch("range-parts", "a launch that cuts a part which it has named uses one side")
+    range_record_joins: bool = switch("range-join", "work without a window is filed beside the parts")
+    range_join_keeps_newest: bool = switch("range-join", "of each kind and stream the entry of the last part stays")
+    range_join_keeps_fresh: bool = switch("range-join", "a joined block is not fresh")
+    range_close_hands_over: bool = switch("range-window", "what is filed in a part after a join is lost")
+    range_window_counts: bool = switch("range-window", "a free does not wait for windows on parts")
+    range_window_is_whole: bool = switch("range-window", "a part is cut inside a window")
+    range_not_beside_whole: bool = switch("range-whole", "parts begin inside a window on all of the block")
+    range_merge_keeps_entries: bool = switch("range-shared", "merged parts have the entries of the first")
+    range_merge_waits: bool = switch("range-shared", "parts are merged inside a window")
+    range_shared_stays_fresh: bool = switch("range-fresh", "a use of a range ends the freshness of all of its part")
+    range_unowned_is_whole: bool = switch("range-unowned", "ranges of a fresh block of an unowned stream have parts")
 
 
 def switches(rules: type[Rules]) -> dict[str, str]:

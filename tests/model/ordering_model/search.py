@@ -25,19 +25,19 @@ class Played:
     first: str = ""                     # seed and text of the first problem
 
 
+# The configurations and the programs of each kind of rules.
+KINDS: dict[type[Rules], tuple[dict[str, Configuration], type[Program]]] = {
+    RangeRules: (RANGE_CONFIGURATIONS, RangeProgram), GraphRules: (GRAPH_CONFIGURATIONS, GraphProgram),
+    HostRules: (HOST_CONFIGURATIONS, HostProgram), Rules: (CONFIGURATIONS, Program)}
+
+
 def configurations_of(rules: Rules) -> dict[str, Configuration]:
-    if isinstance(rules, RangeRules):
-        return RANGE_CONFIGURATIONS
-    if isinstance(rules, GraphRules):
-        return GRAPH_CONFIGURATIONS
-    return HOST_CONFIGURATIONS if isinstance(rules, HostRules) else CONFIGURATIONS
+    return KINDS[type(rules)][0]
 
 
 def program(name: str, rules: Rules, seed: int, tracing: bool = False) -> Program:
     """A program of the named configuration, which is to be played."""
-    kinds = {RangeRules: RangeProgram, GraphRules: GraphProgram, HostRules: HostProgram, Rules: Program}
-    kind = next(kinds[one] for one in type(rules).__mro__ if one in kinds)
-    return kind(seed, rules, ALL_CONFIGURATIONS[name], tracing)
+    return KINDS[type(rules)][1](seed, rules, ALL_CONFIGURATIONS[name], tracing)
 
 
 def play_many(name: str, rules: Rules, programs: int, seed: int = 0, stop_at_first: bool = False) -> Played:

@@ -1,13 +1,13 @@
 """Windows: the time from the prepare of a launch to its finish."""
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from ordering_model.driver import Clock
 from ordering_model.frees import Frees
-from ordering_model.frontiers import Block, Entries, State
+from ordering_model.frontiers import Block, Entries, Range, State
 from ordering_model.rules import (
     ALLOCATED,
     HAS_READ,
@@ -22,7 +22,7 @@ from ordering_model.rules import (
 from ordering_model.streams import Stream, calling
 
 EAGER_COMMITS = 64
-Uses = list[tuple[Block, str]]                  # blocks and their access
+Uses = Sequence[tuple[Block | Range, str]]      # blocks, or ranges of them, and their access
 
 
 @dataclass(eq=False)
@@ -75,7 +75,8 @@ class Core(Frees):
     def merge(self, uses: Uses) -> dict[Block, str]:
         """One use for each block: read and write together are read-write."""
         merged: dict[Block, str] = {}
-        for block, access in uses:
+        for named, access in uses:
+            block = named.block if isinstance(named, Range) else named      # ranges.py knows better
             merged[block] = access if merged.get(block, access) == access else READ_WRITE
         for block in merged:
             self.check_live(block)
@@ -85,8 +86,7 @@ class Core(Frees):
         raised: Clock = {}
         return [(block, access, self.collect(block, stream, access, raised)) for block, access in merged.items()]
 
-    @staticmethod
-    def open_windows(blocks: Iterable[Block]) -> None:
+    def open_windows(self, blocks: Iterable[Block]) -> None:
         for block in blocks:
             block.windows += 1
 
@@ -155,9 +155,13 @@ class Core(Frees):
                 self._remove_entries(block, snapshot)
             written = access != READ or (stream.opaque and self.rules.opaque_counts_as_written)
             block.frontier[WRITTEN if written else HAS_READ, stream.number] = position
-            if stream is not block.stream:
+            if stream is not block.stream and self.ends_freshness(window, block):
                 block.fresh = False
         return position
+
+    def ends_freshness(self, window: Window, block: Block) -> bool:
+        """Does this use elsewhere mean all of the block?  (ranges.py)"""
+        return True
 
     def _raise_fresh_entries(self, block: Block, stream: Stream, raised: Clock) -> None:
         """The first use elsewhere is not ordered after fills since its prepare, and later users have to be.
@@ -210,10 +214,14 @@ class Core(Frees):
         if not stream.usable:                   # nothing is filed, not even on a retired block (record-capturing)
             raise StreamMisuse("a use on an unregistered or capturing stream")
         if block.state is State.LIVE or self.rules.late_record_files:
+            self.join_for_record(block)
             block.frontier[WRITTEN, stream.number] = self.advance(stream)
         self.check_live(block)
         if stream.unowned:
             yield from self._record_if_possible(stream)
+
+    def join_for_record(self, block: Block) -> None:
+        self.join(block)
 
     # ------------------------------------------------------------------------------------ hand-back
     def _homes_to_hand_back(self, window: Window) -> list[Stream]:
