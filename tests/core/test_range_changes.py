@@ -194,11 +194,12 @@ class Opaque:
 def test_unrecorded_work_on_a_range_before_a_join(x, named):
     """A newer read of the other half says nothing about work behind the older one."""
     opaque, block = Opaque(x), used(x)
-    for half in (0, HALF):
-        name = Column(block, half, HALF) if named == "ranges" else block
-        with use(opaque.stream, read=name):
-            pass
-        operation = opaque.work(block) if half == 0 else operation
+    names = (Column(block, 0, HALF), Column(block, HALF, HALF)) if named == "ranges" else (block, block)
+    with use(opaque.stream, read=names[0]):
+        pass
+    operation = opaque.work(block)
+    with use(opaque.stream, read=names[1]):
+        pass
     with use(x.U, read=block):
         assert x.ordered(operation, x.U)
 
@@ -219,9 +220,8 @@ def test_unrecorded_work_on_a_range_that_outlives_a_join(x):
     opaque, block = Opaque(x), used(x)
     use_range(x, opaque.stream, block, 0, HALF, READ)
     operation = opaque.work(block)
-    with use(opaque.stream, read=Column(block, HALF, HALF)):
-        with use(opaque.stream, read=block):
-            pass
+    with use(opaque.stream, read=Column(block, HALF, HALF)), use(opaque.stream, read=block):
+        pass
     with use(x.U, read=block):
         assert x.ordered(operation, x.U)
 
@@ -229,6 +229,6 @@ def test_unrecorded_work_on_a_range_that_outlives_a_join(x):
 def test_an_open_use_keeps_the_discipline(x):
     """So no window on a part has one of its own."""
     opaque, block = Opaque(x), used(x)
-    with use(opaque.stream, read=Column(block, HALF, HALF)):
-        with pytest.raises(StreamMisuseError, match="is in use while changing its discipline"):
-            opaque.work(block)
+    refused = pytest.raises(StreamMisuseError, match="is in use while changing its discipline")
+    with use(opaque.stream, read=Column(block, HALF, HALF)), refused:
+        opaque.work(block)

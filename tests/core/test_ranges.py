@@ -10,7 +10,7 @@ import pytest
 from arrays import Column
 from cuda.bindings import driver as cuda
 from exchanges import Library
-from four_streams import READ, READ_WRITE, WRITE, Operation, at
+from four_streams import READ, READ_WRITE, WRITE, at
 from other_threads import Beside, beside_waiting
 from ranges import HALF, SIZE, use_range, work, written
 
