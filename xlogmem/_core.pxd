@@ -260,6 +260,7 @@ cdef cppclass Window:
     vector[Dependency] homes    # opaque homes, and streams of exports, that have to be ordered after the launch
     vector[Block*] claimed      # retired blocks whose last window this was
     bint record                 # the commit records its fence at once
+    bint has_ended_freshness    # of its blocks, when their uses were filed
     Window* next                # in the list of abandoned windows
     size_t place                # in `CoreState.windows`
     # Conflicting windows: see core/contested.pxi.

@@ -45,7 +45,7 @@ cdef inline bint file_plainly(StreamState* stream, uint64_t position, Use* use) 
     cdef size_t i
     if home != stream and (home == NULL or home.discipline == OPAQUE or not home.alive):
         return False
-    if unlikely(whole_of(block).exported != 0) or (block.fresh and block.stream != stream):
+    if unlikely(block.exported != 0) or (block.fresh and block.stream != stream):
         return False
     if use.access & WRITE:
         if block.frontier.size() != 1:
@@ -74,6 +74,8 @@ cdef void file_use_locked(CoreState* core, Window* window, Use* use) noexcept no
     cdef StreamState* source
     cdef Entry* seen
     cdef size_t i
+    if unlikely(stream != use.block.stream and use.block.fresh) and not window.has_ended_freshness:
+        end_freshness_locked(order, window)
     if use.plain:
         if use.access & WRITE and stream.discipline != OPAQUE and use.block.exports.empty():
             remove_own_entries(use.block, stream.index, window.position)
@@ -111,6 +113,7 @@ cdef void end_freshness_locked(OrderState* order, Window* window) noexcept nogil
     cdef Block* block
     cdef size_t i, k
     order.operations += 1
+    window.has_ended_freshness = True
     for i in range(window.uses.size()):
         block = window.uses[i].block
         source = block.stream
@@ -253,13 +256,13 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
     cdef StreamState* stream = window.stream
     cdef bint launched = outcome == LAUNCHED
     cdef bint plainly = launched and may_file_plainly(stream)
-    cdef bint freshness_ended = False
     cdef uint64_t position
     cdef Use* use
     if unlikely(core.watched):
         report_close_locked(core, window, outcome)
     window.is_open = False
     window.record = False
+    window.has_ended_freshness = False
     window.homes.clear()
     window.claimed.clear()
     if launched:
@@ -274,9 +277,6 @@ cdef bint file_window_locked(CoreState* core, Window* window, Outcome outcome) n
         use += window.uses.size()
     while use != window.uses.data() + window.uses.size():
         if launched and not (plainly and use.plain and file_plainly(stream, position, use)):
-            if unlikely(stream != use.block.stream and use.block.fresh) and not freshness_ended:
-                end_freshness_locked(core.order, window)
-                freshness_ended = True
             file_use_locked(core, window, use)
         close_use_locked(core, window, use)
         use += 1

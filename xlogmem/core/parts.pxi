@@ -64,6 +64,7 @@ cdef void end_part_locked(CoreState* core, Block* part) noexcept nogil:
         part.stream.blocks -= 1
         part.stream = NULL
     part.whole = NULL
+    part.exported = 0
     core.spare_parts.push_back(part)
 
 
@@ -107,6 +108,8 @@ cdef bint join_parts_locked(CoreState* core, Block* block, uint64_t generation) 
         add_entries_locked(core, block, part)
         if part.windows == 0:
             end_part_locked(core, part)
+        else:
+            part.exported = 1                           # as far as known: the block may be from now on
     block.parts.clear()
     return True
 
