@@ -207,21 +207,22 @@ def test_unrecorded_work_on_a_range_before_a_join(x, named):
 def test_unrecorded_work_on_a_range_before_a_merge(x):
     opaque, block = Opaque(x), used(x)
     for first in range(0, SIZE - EIGHTH, EIGHTH // 2):
-        use_range(x, opaque.stream, block, first, EIGHTH // 2, READ)
+        use_range(x, x.S, block, first, EIGHTH // 2)
+    use_range(x, opaque.stream, block, 0, EIGHTH // 2, READ)
     operation = opaque.work(block)
     use_range(x, opaque.stream, block, HALF, EIGHTH // 2, READ)
-    use_range(x, x.U, block, 0, SIZE - EIGHTH, READ)            # merges them
+    use_range(x, x.S, block, 0, SIZE - EIGHTH, READ)            # merges them
     with use(x.V, read=Column(block, 0, SIZE - EIGHTH)):
         assert x.ordered(operation, x.V)
 
 
 def test_unrecorded_work_on_a_range_that_outlives_a_join(x):
-    """The parts are joined inside of a window on one, which is of the stream's time as an ordinary one again."""
+    """The parts are joined inside of a window on one, by something that orders nothing."""
     opaque, block = Opaque(x), used(x)
     use_range(x, opaque.stream, block, 0, HALF, READ)
     operation = opaque.work(block)
-    with use(opaque.stream, read=Column(block, HALF, HALF)), use(opaque.stream, read=block):
-        pass
+    with use(opaque.stream, read=Column(block, HALF, HALF)):
+        assert block.frontier
     with use(x.U, read=block):
         assert x.ordered(operation, x.U)
 
