@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from arrays import Column
 from cuda.bindings import driver as cuda
 from two_devices import COUNT, Devices, current
 
@@ -664,3 +665,47 @@ def foreign_on():
     for device_id, stream in made:
         with current(device_id):
             check(cuda.cuStreamDestroy(stream))
+
+
+# ---------------------------------------------------------------------------------------------- ranges
+@pytest.mark.parametrize("kind", ["slice", "array"])
+def test_a_range_names_its_bytes_on_another_device(devices, driver, kind):
+    """Streams of two devices write the halves of a buffer, and do not wait for each other."""
+    x = devices()
+    state = DeviceState(x.runtimes[0])
+    S, T = x.streams[0][0], x.streams[1][0]
+    buffer = state.empty(COUNT, "u4", stream=S)
+    size = 4 * COUNT // 2
+    halves = ([buffer[:COUNT // 2], buffer[COUNT // 2:]] if kind == "slice"
+              else [Column(buffer.access(), 0, size), Column(buffer.access(), size, size)])
+    for turn in range(4):
+        with use(S, write=halves[0]):
+            pass
+        with use(T, write=halves[1]):
+            pass
+        if turn == 1:                                   # each has come after the first use of all, and of the other
+            waits = driver.calls("cuStreamWaitEvent")
+    assert driver.calls("cuStreamWaitEvent") == waits
+    with use(T, read=halves[0]):
+        pass
+    assert driver.calls("cuStreamWaitEvent") > waits
+
+
+def test_a_fill_beside_a_range_that_another_device_has_used(devices, driver):
+    """The program fills bytes without a record that no stream elsewhere has used: the next user waits for them."""
+    x = devices()
+    S, U, T = *x.streams[0], x.streams[1][0]
+    block, other = x.allocate(0, S), x.allocate(0, S)
+    with use(T, read=Column(block, 0, 2 * COUNT)):
+        pass
+    with use(S, write=other):
+        pass
+    with use(U, write=other):                           # a fence of S that does not cover what follows
+        pass
+    with current(0):
+        x.kernels[0].fill(S.handle, block.ptr + 2 * COUNT, 1, COUNT // 2)
+    with use(T, read_write=block):
+        x.add(T, block)
+    assert not driver.races()
+    block.free()
+    other.free()

@@ -119,12 +119,9 @@ cdef void end_freshness_locked(OrderState* order, Window* window) noexcept nogil
         source = block.stream
         if not block.fresh or source == window.stream:
             continue
-        if source == NULL or source.discipline != ORDINARY:     # NULL: evicted meanwhile
+        if source == NULL or may_become_unowned(source) or names_all_of_block(window, block):
             block.fresh = False
-            continue
-        if may_become_unowned(source) or names_all_of_block(window, block):
-            block.fresh = False
-        if is_unowned(source):
+        if source == NULL or source.discipline != ORDINARY or is_unowned(source):     # NULL: evicted meanwhile
             continue
         claim_scratch(source, order.operations)
         if source.raised_to == 0:

@@ -176,7 +176,7 @@ cdef bint add_elsewhere(LaunchRecorder recorder, object what, Extent* extent, in
         if known == READ_ONLY_HERE:
             refuse_writing(extent, access, named)
         recorder.refuse_late(access)
-        add_found(recorder_in(recorder, core), &found, access)
+        add_part(recorder_in(recorder, core), what, &found, extent, access)
         return True
     if recorder.window.untracked != ADOPT_UNTRACKED:
         return False

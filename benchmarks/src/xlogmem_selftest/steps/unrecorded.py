@@ -5,7 +5,7 @@ from random import Random
 
 from xlogmem_selftest.registry import step
 from xlogmem_selftest.steps.windows import ACCESS, describe
-from xlogmem_selftest.world import Claim, Item, NothingToDo, ProgramStream, World
+from xlogmem_selftest.world import PARTS, Claim, Item, NothingToDo, ProgramStream, World
 
 
 @step
@@ -14,11 +14,11 @@ def hidden(world: World, rng: Random) -> None:
     with world.lock:
         choice = [(item, stream) for item in world.items if not item.held and item.idle
                   for stream in (item.last_opaque and item.last_opaque[0], item.stream)
-                  if stream is not None and may_hide(world, item, stream)]
+                  if stream is not None and parts_to_hide(world, item, stream)]
         if not choice:
             raise NothingToDo
         item, stream = rng.choice(choice)
-        claim = world.claim_idle(rng, item)
+        claim = world.claim_idle(rng, item, parts_to_hide(world, item, stream))
         stream.busy += 1
         if stream is not item.stream:
             item.quiet = True
@@ -33,12 +33,12 @@ def hidden(world: World, rng: Random) -> None:
             stream.busy -= 1
 
 
-def may_hide(world: World, item: Item, stream: ProgramStream) -> bool:
+def parts_to_hide(world: World, item: Item, stream: ProgramStream) -> list[int]:
     if stream.gone or not world.usable(stream):
-        return False
+        return []
     if item.last_opaque and item.last_opaque == (stream, stream.registration) and stream.discipline == "opaque":
-        return True
-    return world.hiding_place(item) is stream
+        return list(range(PARTS))
+    return world.hiding_parts(item) if stream is item.stream else []
 
 
 @step

@@ -7,6 +7,7 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
+from xlogmem import Stream
 from xlogmem.sim.kernels import check
 from xlogmem_selftest.libraries import Handed
 from xlogmem_selftest.programs import Kind
@@ -115,12 +116,21 @@ class Claims(Blocks):
 
     def hiding_place(self, item: Item) -> ProgramStream | None:
         """The stream where work on a block need not be recorded, apart from where it was used last."""
+        return item.stream if len(self.hiding_parts(item)) == PARTS else None
+
+    def hiding_parts(self, item: Item) -> list[int]:
+        """The parts of which this is true.  After uses elsewhere it is true of those that none of them has named, where
+        the runtime knows that the stream is not destroyed."""
         stream = item.stream
         if (stream is None or stream.gone or item.quiet or item.awaits_handback or item.home is not stream
                 or stream.registration != item.registration):
-            return None
-        there = stream.discipline == "opaque" or (stream.discipline == "ordinary" and not item.elsewhere)
-        return stream if there else None
+            return []
+        if stream.discipline == "opaque" or (stream.discipline == "ordinary" and not item.elsewhere):
+            return list(range(PARTS))
+        if (stream.discipline == "ordinary" and item.elsewhere == item.ranges_elsewhere
+                and isinstance(stream.argument, Stream)):
+            return [i for i, part in enumerate(item.parts) if not part.elsewhere]
+        return []
 
     def free_parts(self, item: Item, access: str) -> list[int]:
         """The parts that no other claim forbids; what was never written is not read."""
@@ -150,12 +160,14 @@ class Claims(Blocks):
             if launched:
                 claim.item.launched(i, claim.access, value)
 
-    def claim_idle(self, rng: Random, item: Item) -> Claim:
-        """For work without a window, on an idle block, which is not freed meanwhile.  Called with the lock held."""
+    def claim_idle(self, rng: Random, item: Item, among: list[int] | None = None) -> Claim:
+        """For work without a window, on an idle block or these parts of one, which is not freed meanwhile.  Called with
+        the lock held."""
+        wanted = range(PARTS) if among is None else among
         access = rng.choice([READ, WRITE, READ_WRITE])
-        parts = self.free_parts(item, access)
+        parts = [i for i in self.free_parts(item, access) if i in wanted]
         if not parts:
-            access, parts = WRITE, self.free_parts(item, WRITE)
+            access, parts = WRITE, [i for i in self.free_parts(item, WRITE) if i in wanted]
         item.held += 1
         return self.claim_parts(item, access, parts)
 
@@ -169,8 +181,14 @@ class Claims(Blocks):
             for claim in claims:
                 self.unclaim(claim, launched)
                 claim.item.open -= 1
+                if stream is claim.item.stream:
+                    continue
                 if not launched:
-                    claim.item.elsewhere -= stream is not claim.item.stream
+                    claim.item.elsewhere -= 1
+                elif claim.in_ranges:
+                    claim.item.ranges_elsewhere += 1
+                    for i in claim.parts:
+                        claim.item.parts[i].elsewhere = True
             stream.busy -= 1
 
     # ------------------------------------------------------------------------------------------ launches

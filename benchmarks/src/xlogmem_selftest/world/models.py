@@ -53,6 +53,7 @@ class Part:
         self.value: int | None = None
         self.readers = 0
         self.writer = False
+        self.elsewhere = False              # a range that a use on another stream has named has it
 
 
 class Item:
@@ -71,6 +72,7 @@ class Item:
         self.open = 0                       # windows of the program
         self.uses = 0                       # begun so far
         self.elsewhere = 0                  # uses on other streams that were begun and not cancelled
+        self.ranges_elsewhere = 0           # those of them that have named ranges
         self.gone = False
         self.held = 0                       # steps that need it to stay
         self.adopted = False
@@ -109,7 +111,7 @@ class CapturedItem(Item):
         self.parts = [Part() for _ in range(PARTS)]
         for part, outside in zip(self.parts, item.parts, strict=True):
             part.value = outside.value
-        self.open = self.uses = self.elsewhere = 0
+        self.open = self.uses = self.elsewhere = self.ranges_elsewhere = 0
         self.quiet = self.awaits_handback = False
         self.last_opaque = None
         self.named: str | None = None       # the access with which `capturing` names it
