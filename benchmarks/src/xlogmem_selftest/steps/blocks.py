@@ -43,8 +43,7 @@ def free(world: World, rng: Random) -> None:
         assert block is not None
         block.free(world.argument(stream, rng) if stream else None)
         item.block = None
-        world.stale.append((item.id, block))
-        world.freed(item)
+        world.freed(item, block)
     except BaseException:
         item.home = before
         world.restore(item)

@@ -98,8 +98,7 @@ def free_after(world: World, rng: Random) -> None:
             assert block is not None
             block.free(world.argument(stream, rng))
             item.block = None
-            world.stale.append((item.id, block))
-            world.freed(item)
+            world.freed(item, block)
         except BaseException:
             world.synchronize()                         # perhaps the stream was not recorded
             world.restore(item)

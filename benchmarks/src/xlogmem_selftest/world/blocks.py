@@ -87,9 +87,11 @@ class Blocks(Streams):
             item.unsure = True
             self.items.append(item)
 
-    def freed(self, item: Item) -> None:
-        if item.home is not None and not item.adopted:
-            with self.lock:
+    def freed(self, item: Item, block: DeviceBlock | None = None) -> None:
+        with self.lock:
+            if block is not None:
+                self.stale.append((item.id, block))
+            if item.home is not None and not item.adopted:
                 self.freed_at[item.ptr] = item.home.handle
 
     def end_registration(self, stream: ProgramStream, successor: ProgramStream | None) -> None:

@@ -99,7 +99,8 @@ class Bookkeeping:
             return True
         crowded = self.threads > 1 or self.kind.gaps
         if isinstance(error, DriverError):
-            return self.fails and error.code in CODES
+            return (self.fails and error.code in CODES) or (
+                self.kind.gaps and "the whole context" in str(error))       # in a callback inside of an allocation
         if isinstance(error, UseAfterFreeError):
             return crowded
         if isinstance(error, StreamMisuseError):
