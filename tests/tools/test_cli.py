@@ -138,7 +138,7 @@ def command(name: str, place: str) -> EntryPoint:
 
 @pytest.mark.parametrize("name", BENCH)
 def test_a_command_without_its_package_says_what_to_install(monkeypatch, name):
-    monkeypatch.setattr(cli, "entry_points", of_packages())
+    monkeypatch.setattr("importlib.metadata.entry_points", of_packages())
     for arguments in ([], ["--anything", "log.csv", "--json"]):
         run = CliRunner().invoke(cli.main, [name, *arguments])
         assert run.exit_code == 1
@@ -160,7 +160,7 @@ def test_its_advice_names_a_folder_that_brings_them():
 
 def test_packages_add_commands_but_replace_none(monkeypatch):
     both = command("shout", "shouting:shout"), command("info", "shouting:no")
-    monkeypatch.setattr(cli, "entry_points", of_packages(*both))
+    monkeypatch.setattr("importlib.metadata.entry_points", of_packages(*both))
     shout = click.Command("shout", callback=lambda: click.echo("HELLO"))
     monkeypatch.setitem(sys.modules, "shouting", SimpleNamespace(shout=shout))
     assert CliRunner().invoke(cli.main, ["shout"]).output == "HELLO\n"
@@ -170,7 +170,7 @@ def test_packages_add_commands_but_replace_none(monkeypatch):
 
 
 def test_a_command_that_cannot_be_imported_fails_alone(monkeypatch):
-    monkeypatch.setattr(cli, "entry_points", of_packages(command("bench", "no_such_module:bench")))
+    monkeypatch.setattr("importlib.metadata.entry_points", of_packages(command("bench", "no_such_module:bench")))
     run = CliRunner().invoke(cli.main, ["bench", "--quick"])
     assert run.exit_code == 1
     assert "no_such_module:bench cannot be imported: ModuleNotFoundError" in run.output

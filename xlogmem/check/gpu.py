@@ -26,7 +26,7 @@ print(0 if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) else
 
 def is_there() -> bool:
     """True if a process that is started from here has a GPU.  This process leaves the driver as it is."""
-    probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True,
+    probe = subprocess.run([sys.executable, "-S", "-c", PROBE], capture_output=True, text=True,
                            env={name: value for name, value in os.environ.items() if name != INJECTION})
     return probe.returncode == 0 and int(probe.stdout) > 0
 

@@ -10,25 +10,21 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points, version
+from importlib import import_module
 from typing import Any
 
 import click
 
 import xlogmem
 from xlogmem import _driver
-from xlogmem._base.screens import Table, console
 from xlogmem._base.signatures import nearest
 from xlogmem._base.texts import printable
-from xlogmem.commands.check import check
-from xlogmem.commands.demo import demo
 from xlogmem.commands.programs import nearest_option, options_of
-from xlogmem.commands.top import top
-from xlogmem.commands.trace import trace
 from xlogmem.errors import DriverNotFoundError
 
 __all__ = ["main"]
 
+OWN = ("check", "demo", "top", "trace")                 # each in the module of its name, imported when it is called
 GROUP = "xlogmem.commands"                              # entry points: commands that other packages bring
 BENCH = ("bench", "replay", "selftest")                 # those of xlogmem-bench
 MISSING = ("the package xlogmem-bench is not installed: pip install ./benchmarks (in a checkout of xlogmem), or "
@@ -42,11 +38,18 @@ class Commands(click.Group):
     """
 
     def list_commands(self, context: click.Context) -> list[str]:
-        return sorted({*super().list_commands(context), *BENCH, *entry_points(group=GROUP).names})
+        from importlib.metadata import entry_points  # takes longer to import than a command of this package
+
+        return sorted({*super().list_commands(context), *OWN, *BENCH, *entry_points(group=GROUP).names})
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if own := super().get_command(context, name):
             return own
+        if name in OWN:
+            command: click.Command = getattr(import_module(f"xlogmem.commands.{name}"), name)
+            return command
+        from importlib.metadata import entry_points
+
         for entry in entry_points(group=GROUP, name=name):
             try:
                 return entry.load()  # type: ignore[no-any-return]
@@ -115,6 +118,10 @@ def main() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def info(as_json: bool) -> None:
     """Versions, driver, devices and settings."""
+    from importlib.metadata import version
+
+    from xlogmem._base.screens import Table, console
+
     facts: dict[str, Any] = {
         "xlogmem": xlogmem.__version__,
         "build": _driver.BUILD,
@@ -137,9 +144,3 @@ def info(as_json: bool) -> None:
     for name, value in facts.items():
         table.add(name, ", ".join(value) if isinstance(value, list) else str(value))
     console().print(table)
-
-
-main.add_command(check)
-main.add_command(demo)
-main.add_command(top)
-main.add_command(trace)

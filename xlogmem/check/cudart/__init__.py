@@ -4,8 +4,9 @@ GPU."""
 from __future__ import annotations
 
 import ctypes
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from cuda.bindings import __version__  # importlib.metadata takes longer to import than this module
 
 __all__ = ["link", "loaded", "prepare", "thrust"]
 
@@ -45,10 +46,7 @@ def thrust() -> ctypes.CDLL:
 
 def _usual_major() -> int:
     """The version of CUDA that this Python's packages are for: cuda-bindings has the same."""
-    try:
-        major = int(version("cuda-bindings").partition(".")[0])
-    except (PackageNotFoundError, ValueError):
-        return MAJORS[-1]
+    major = int(__version__.partition(".")[0])
     return major if major in MAJORS else MAJORS[-1]
 
 
