@@ -9,6 +9,7 @@ import gc
 import importlib.util
 import os
 import sys
+import tempfile
 
 import pytest
 from capsules import settle
@@ -27,7 +28,18 @@ from xlogmem.sim.kernels import Kernels, check
 WITH_GIL = {"cuStreamIsCapturing", "cuGetErrorName", "cuGetErrorString"}
 
 
+def keep_bytecode(config: pytest.Config) -> None:
+    """Where no bytecode is to be written beside the sources, a folder of this run has it: each child process would
+    compile everything that it imports."""
+    folder = tempfile.TemporaryDirectory(prefix="xlogmem-bytecode-", ignore_cleanup_errors=True)
+    config.add_cleanup(folder.cleanup)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = folder.name     # workers of pytest-xdist have it from here
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if sys.dont_write_bytecode:
+        keep_bytecode(config)
     if importlib.util.find_spec("xlogmem_bench") is None:
         raise pytest.UsageError("the tests use the package xlogmem-bench: pip install -e ./benchmarks")
     if os.environ.get("XLOGMEM_DEFECT") and _driver.BUILD == "release":
