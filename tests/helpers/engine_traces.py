@@ -125,7 +125,7 @@ def build(folder: Path, engine: Path = ENGINE, *options: str) -> Path:
     sources = [*sorted(engine.glob("*.cpp")), HERE / "replay.cpp"]
     (folder / "all.cpp").write_text("".join(f'#include "{source}"\n' for source in sources))
     program = folder / "replay"
-    subprocess.run([compiler() or "g++", "-std=c++17", "-O0", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS",
+    subprocess.run([compiler() or "g++", "-std=c++17", "-Og", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS",
                     *options, "-I", str(engine.parent), "-I", str(ENGINE.parent), str(folder / "all.cpp"), "-o",
                     str(program)], check=True)
     return program
