@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from check_server import Server
 from engine_traces import build, build_planted
 
 
@@ -24,22 +25,44 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_planted(tmp_path_factory.mktemp("planted"))
 
 
-@pytest.fixture
-def clean_environment():
-    """For programs that choose their driver themselves, and import what lies beside them."""
+def without_settings() -> dict[str, str]:
     return {name: value for name, value in os.environ.items()
             if (not name.startswith("XLOGMEM_") or name == "XLOGMEM_DEFECT") and name != "PYTHONSAFEPATH"}
 
 
 @pytest.fixture
-def checked(tmp_path, clean_environment):
+def clean_environment():
+    """For programs that choose their driver themselves, and import what lies beside them."""
+    return without_settings()
+
+
+@pytest.fixture(scope="session")
+def _check_server():
+    server = Server(without_settings())
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def xlogmem_check(tmp_path, clean_environment, _check_server):
+    """Runs `xlogmem check` with these words in the test's folder; the text and the status are in what it returns."""
+    def run(*words, timeout=300, **environment):
+        variables = clean_environment | environment
+        if _check_server.serves(variables):
+            return _check_server.run(["check", *map(str, words)], tmp_path, variables, timeout)
+        return subprocess.run([sys.executable, "-m", "xlogmem", "check", *words], capture_output=True, text=True,
+                              cwd=tmp_path, timeout=timeout, env=variables)
+
+    return run
+
+
+@pytest.fixture
+def checked(tmp_path, xlogmem_check):
     """Runs a program under `xlogmem check`; `notes` of what is returned has the JSON."""
     def run(program, *arguments, **environment):
         file, out = tmp_path / "program.py", tmp_path / "out.json"
         file.write_text(textwrap.dedent(program))
-        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--json", str(out), "--", sys.executable,
-                               str(file), *arguments], capture_output=True, text=True, cwd=tmp_path, timeout=300,
-                              env=clean_environment | environment)
+        done = xlogmem_check("--json", out, "--", sys.executable, file, *arguments, **environment)
         done.notes = json.loads(out.read_text())
         done.findings = done.notes["findings"]
         done.pairs = [(one["pair"], one["certain"]) for one in done.findings]

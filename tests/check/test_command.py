@@ -65,14 +65,12 @@ ok(cuda.cuMemFreeAsync(p, a))                           # the second line
 
 
 @pytest.fixture
-def check(tmp_path, clean_environment):
+def check(tmp_path, clean_environment, xlogmem_check):
     def run(program, *arguments, options=(), command=None):
         file = tmp_path / "program.py"
         file.write_text(textwrap.dedent(program))
-        return subprocess.run(
-            [sys.executable, "-m", "xlogmem", "check", "--json", str(tmp_path / "out.json"), *options, "--",
-             *(command or [sys.executable, str(file), *arguments])],
-            capture_output=True, text=True, cwd=tmp_path, env=clean_environment, timeout=120)
+        return xlogmem_check("--json", tmp_path / "out.json", *options, "--",
+                             *(command or [sys.executable, file, *arguments]))
 
     run.file = tmp_path / "program.py"
     run.words = lambda *words: subprocess.run([sys.executable, "-m", "xlogmem", "check", *words], capture_output=True,

@@ -2,7 +2,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -33,12 +32,10 @@ copy(q, p)
 
 
 @pytest.fixture
-def check(tmp_path, clean_environment):
+def check(tmp_path, xlogmem_check):
     def run(program):
         (tmp_path / "program.py").write_text(program)
-        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--json", "out.json", "--", sys.executable,
-                               "program.py"], capture_output=True, text=True, cwd=tmp_path, env=clean_environment,
-                              timeout=120)
+        done = xlogmem_check("--json", "out.json", "--", sys.executable, "program.py")
         return done, json.loads((tmp_path / "out.json").read_text())["findings"]
 
     return run

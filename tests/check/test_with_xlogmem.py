@@ -4,7 +4,6 @@ from __future__ import annotations
 import json
 import linecache
 import re
-import subprocess
 import sys
 
 import pytest
@@ -18,13 +17,11 @@ from xlogmem.check.frames import Frame
 pytestmark = pytest.mark.simulator
 
 @pytest.fixture
-def check(tmp_path, clean_environment):
+def check(tmp_path, xlogmem_check):
     def run(program, *arguments, audit=False):
         (tmp_path / "program.py").write_text(program)
-        clean_environment["XLOGMEM_AUDIT"] = str(int(audit))
-        done = subprocess.run([sys.executable, "-m", "xlogmem", "check", "--json", "out.json", "--", sys.executable,
-                               "program.py", *arguments], capture_output=True, text=True, cwd=tmp_path,
-                              env=clean_environment, timeout=120)
+        done = xlogmem_check("--json", "out.json", "--", sys.executable, "program.py", *arguments,
+                             XLOGMEM_AUDIT=str(int(audit)))
         assert "Traceback" not in done.stderr, done.stderr
         return done, json.loads((tmp_path / "out.json").read_text())
 
