@@ -3,36 +3,33 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from cuda.bindings import driver as cuda
-from gallery import CHECK, CHECKED, FOLDER, RACES, Race, require
+from gallery import CHECKED, FOLDER, RACES, Race, require
 
 PLACES = [pytest.param("--no-gpu", marks=pytest.mark.simulator), pytest.param("--gpu", marks=pytest.mark.gpu)]
 FROM_MACHINE_CODE = {"12_stream_of_a_pool", "15_upload_not_awaited"}       # `use` may stand for `read` there
 FROM_PAGEABLE = "33_array_dropped_after_a_batch"
 
 
-def run(environment, out: Path, place: str, *command: str):
-    done = subprocess.run([*CHECK, place, "--json", str(out), "--", sys.executable, *command], capture_output=True,
-                          text=True, env=environment, timeout=120, cwd=out.parent)  # not where xlogmem's sources are
-    return done, json.loads(out.read_text())["findings"]
-
-
 @pytest.fixture
-def environment(clean_environment):
-    return clean_environment
+def run(xlogmem_check, tmp_path):
+    def check(place: str, *command: str):
+        done = xlogmem_check(place, "--json", "out.json", "--", sys.executable, *command)
+        return done, json.loads((tmp_path / "out.json").read_text())["findings"]
+
+    return check
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("race", CHECKED)
-def test_the_race_is_found_with_both_lines(race, place, environment, tmp_path):
+def test_the_race_is_found_with_both_lines(race, place, run):
     require(race, place)
     certain = place == "--no-gpu" or race.program != FROM_PAGEABLE or not kernels_reach_all_memory()
-    done, findings = run(environment, tmp_path / "out.json", place, str(race.file))
+    done, findings = run(place, str(race.file))
     found = {(pair_of(one, race, place), line_of(one["first"], race), line_of(one["second"], race))
              for one in findings if one["certain"] or not certain}
     assert found == {(race.finding, race.line("first"), race.line("then"))}, done.stderr
@@ -41,9 +38,9 @@ def test_the_race_is_found_with_both_lines(race, place, environment, tmp_path):
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("race", CHECKED)
-def test_the_repaired_program_is_silent(race, place, environment, tmp_path):
+def test_the_repaired_program_is_silent(race, place, run):
     require(race, place)
-    done, findings = run(environment, tmp_path / "out.json", place, str(race.file), "--fixed")
+    done, findings = run(place, str(race.file), "--fixed")
     assert done.returncode == 0, done.stderr
     assert findings == []
 

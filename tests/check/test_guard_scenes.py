@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ from page_guard import NEEDED
 from places import ROOT
 
 GUARD = ROOT / "cpp/host"
+SECONDS = 5
 LEFT_OUT = {"judge.cpp"}                                # it needs the engine
 DEFECTS = {defect.name: defect for defect in defects_of(HERE / "host_defects.toml")}
 pytestmark = [pytest.mark.skipif(compiler() is None, reason="no C++ compiler here"), *NEEDED]
@@ -47,12 +49,17 @@ def planted(tmp_path_factory) -> Path:
 
 
 def play(program: Path, **environment: str) -> tuple[str, int]:
-    """What is wrong, and the status; a process that hangs has none."""
-    try:
-        done = subprocess.run([program], capture_output=True, text=True, timeout=20, env=os.environ | environment)
-    except subprocess.TimeoutExpired:
-        return "it hangs", -1
-    return done.stdout, done.returncode
+    """What is wrong, and the status.  A process that hangs has none; one that goes round for ever is ended after
+    seconds of its processor's time, of which it needs a fraction of one."""
+    with subprocess.Popen([program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                          env=os.environ | environment) as process:
+        resource.prlimit(process.pid, resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        try:
+            said, _ = process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return "it hangs", -1
+    return said, process.returncode
 
 
 @pytest.mark.parametrize("environment", [{}, {"CALLS_UNSEEN": "1"}], ids=["calls are seen", "calls are not seen"])

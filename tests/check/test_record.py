@@ -56,12 +56,10 @@ END
 
 
 @pytest.fixture
-def recorded(tmp_path, clean_environment):
+def recorded(tmp_path, xlogmem_check):
     """Runs a program, and returns its findings and the recording."""
     def check(*command):
-        subprocess.run([sys.executable, "-m", "xlogmem", "check", "--json", "out.json", "--record", "trace.txt", "--",
-                        sys.executable, *command], env=clean_environment, timeout=120, cwd=tmp_path,
-                       stderr=subprocess.DEVNULL)
+        xlogmem_check("--json", "out.json", "--record", "trace.txt", "--", sys.executable, *command)
         findings = [from_json(one) for one in json.loads((tmp_path / "out.json").read_text())["findings"]]
         return findings, (tmp_path / "trace.txt").read_text().splitlines()
 
