@@ -11,18 +11,19 @@ from pathlib import Path
 import pytest
 from check_server import Server
 from engine_traces import build, build_planted
+from made_once import made_once
 
 
 @pytest.fixture(scope="session")
 def replay(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The program that replays traces."""
-    return build(tmp_path_factory.mktemp("replay"))
+    return made_once(tmp_path_factory, "engine", build)
 
 
 @pytest.fixture(scope="session")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with all defects of the engine, of which the environment selects one."""
-    return build_planted(tmp_path_factory.mktemp("planted"))
+    return made_once(tmp_path_factory, "engine-planted", build_planted)
 
 
 def without_settings() -> dict[str, str]:

@@ -6,11 +6,13 @@ import re
 import subprocess
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from cupti_library import COMPILER, NEEDED, build_driver, play
 from engine_traces import compiler, defects_of, planted_texts
 from fabricated import SCENES, folder_of, headers
+from made_once import made_once
 from places import ROOT
 
 FILE = ROOT / "tests/check/cupti_defects.toml"
@@ -28,10 +30,7 @@ def driver(tmp_path_factory):
     return build_driver(tmp_path_factory.mktemp("driver"))
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    """The library with all defects, of which the environment selects one."""
-    folder = tmp_path_factory.mktemp("planted")
+def build_planted(folder: Path) -> Path:
     parts = {"cupti": folder / "cupti", "kernels": folder / "kernels", "engine": SOURCES / "engine",
              "host": SOURCES / "host", "native": SOURCES / "native"}
     for part in (".", "cupti", "kernels"):
@@ -50,7 +49,13 @@ def planted(tmp_path_factory):
                     *(str(folder / f"{part}.cpp") for part in parts),
                     f"-Wl,--version-script={SOURCES / 'cupti/exports.map'}", "-o", str(folder / "planted.so")],
                    check=True)
-    return str(folder / "planted.so")
+    return folder / "planted.so"
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The library with all defects, of which the environment selects one."""
+    return str(made_once(tmp_path_factory, "cupti-planted", build_planted))
 
 
 def wrong(found: dict[str, list[str]]) -> list[str]:

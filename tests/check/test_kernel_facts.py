@@ -11,6 +11,7 @@ from cubins import INSTRUCTIONS, SILENT_STORE, SPEAKING_STORE, code, cubin
 from elementwise_launches import BASE, launch_of, random_launch, wrong_launches
 from engine_traces import compiler
 from kernel_images import Facts, build_planted, defects, facts_of, output_of, parts_of, variables_of
+from made_once import made_once
 from ptx_programs import Kernel
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler here")
@@ -331,8 +332,8 @@ SIGNATURES = {
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     """With all defects, of which the environment selects one, and with the sanitizers."""
-    return build_planted(tmp_path_factory.mktemp("kernels"), "-g", "-fsanitize=address,undefined",
-                         "-fno-sanitize-recover=all")
+    return made_once(tmp_path_factory, "kernels-planted", lambda folder: build_planted(
+        folder, "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
 
 
 @pytest.fixture(scope="module")

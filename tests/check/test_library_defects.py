@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from engine_traces import HERE, compiler, defects_of, planted_texts
 from fabricated import folder_of
+from made_once import made_once
 from places import HELPERS, ROOT
 
 LIBRARIES = ("curand", "cublas", "cufft", "cusolver", "cusparse", "thrust")      # of cuBLASLt nothing is simulated
@@ -20,10 +21,7 @@ pytestmark = [pytest.mark.skipif(compiler() is None, reason="no C++ compiler her
               pytest.mark.skipif(CUDA is None, reason="the headers of CUDA are not installed")]
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory):
-    """The libraries with all defects, of which the environment selects one."""
-    folder = tmp_path_factory.mktemp("libraries")
+def build_planted(folder: Path) -> Path:
     sources = [HELPERS / "library_calls.cpp"]
     for library in LIBRARIES:
         (folder / library).mkdir()
@@ -37,6 +35,12 @@ def planted(tmp_path_factory):
     subprocess.run([compiler() or "g++", "-std=c++20", "-O0", "-shared", "-fPIC", "-DLIBRARY_MAJOR=12",
                     f"-I{ROOT / 'cpp'}", f"-I{CUDA}", *map(str, sources), "-o", str(folder / "planted.so")], check=True)
     return folder / "planted.so"
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory):
+    """The libraries with all defects, of which the environment selects one."""
+    return made_once(tmp_path_factory, "libraries-planted", build_planted)
 
 
 def wrong(library: Path, defect: str = "") -> list[str]:

@@ -21,6 +21,7 @@ from machine_listings import (
     output_of,
 )
 from machine_pieces import JUMPS, JUMPS_OF_NUMBERS, NUMBERS, PARAMETERS, PIECES, RW, A, R, U, W, piece
+from made_once import made_once
 from sass_machine import block_of
 from sass_programs import Code
 
@@ -92,7 +93,8 @@ DIFFERENT = {
 @pytest.fixture(scope="module")
 def program(tmp_path_factory):
     """With all defects, of which the environment selects one, and with the sanitizers."""
-    return build(tmp_path_factory.mktemp("machine"), "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    return made_once(tmp_path_factory, "machine-planted",
+                     lambda folder: build(folder, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"))
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import pytest
 from children import variables
 from engine_traces import compiler, planted_sources
 from fabricated import folder_of
+from made_once import made_once
 from places import ROOT
 
 SOURCES = ROOT / "cpp"
@@ -25,10 +26,7 @@ def compare(programs: int, **environment: str) -> subprocess.CompletedProcess[st
                           capture_output=True, text=True, timeout=300, env=variables(quiet=True, **environment))
 
 
-@pytest.fixture(scope="module")
-def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The simulated driver whose engine has all planted defects, of which the environment selects one."""
-    folder = tmp_path_factory.mktemp("driver")
+def build_planted(folder: Path) -> Path:
     parts = {"engine": folder / "engine", "kernels": SOURCES / "kernels", "driver": SOURCES / "driver",
              "host": SOURCES / "host", "native": SOURCES / "native"}
     parts["engine"].mkdir()
@@ -42,6 +40,12 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     *(str(folder / f"{part}.cpp") for part in parts), "-Wl,-soname,libcuda.so.1",
                     f"-Wl,--version-script={SOURCES / 'driver/exports.map'}", "-o", str(driver)], check=True)
     return driver
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The simulated driver whose engine has all planted defects, of which the environment selects one."""
+    return made_once(tmp_path_factory, "driver-planted", build_planted)
 
 
 def test_nothing_is_missed_and_nothing_is_false():

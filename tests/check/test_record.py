@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 from checked_programs import GONE, REUSED, UNORDERED
-from engine_traces import programs, run
+from engine_traces import programs, run, written
 from gallery import CHECKED, RACES, require
 
 from xlogmem.check.findings import from_json
@@ -28,7 +28,7 @@ def test_every_trace_of_the_engine_recorded_and_replayed(replay, tmp_path):
     """Each call of the engine is in some of these."""
     traces = programs()
     found = run(replay, traces)
-    subprocess.run([replay, replay.with_name("traces.txt"), tmp_path], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([replay, written(replay, traces), tmp_path], check=True, stdout=subprocess.DEVNULL)
     recorded = {name: (tmp_path / str(number)).read_text().splitlines() for number, name in enumerate(traces)}
     assert all(line.startswith(":") for lines in recorded.values() for line in lines)
     for call in (":release", ":silent-work ", ":silent-work-in-rows "):

@@ -137,12 +137,17 @@ def programs() -> dict[str, list[str]]:
     return {case.wrong_name: case.wrong for case in CASES} | right
 
 
-def run(program: Path, traces: dict[str, list[str]], defect: str | None = None) -> dict[str, list[str]]:
-    """What is found in each trace, by its name.  A crash is a finding, too."""
-    script = program.with_name("traces.txt")
+def written(program: Path, traces: dict[str, list[str]]) -> Path:
+    """A file of this process beside the program, as the program reads it."""
+    script = program.with_name(f"traces-{os.getpid()}.txt")
     lines = (line for name, calls in traces.items() for line in (f"== {name}", *_unrolled(calls)))
     script.write_text("".join(f"{line}\n" for line in lines))
-    done = subprocess.run([program, script], capture_output=True, text=True, timeout=60,
+    return script
+
+
+def run(program: Path, traces: dict[str, list[str]], defect: str | None = None) -> dict[str, list[str]]:
+    """What is found in each trace, by its name.  A crash is a finding, too."""
+    done = subprocess.run([program, written(program, traces)], capture_output=True, text=True, timeout=60,
                           env=os.environ | {"CHECK_DEFECT": defect or ""})
     assert defect or done.returncode == 0, done.stderr
     found: dict[str, list[str]] = {}
