@@ -1,1 +1,1 @@
-"""What a program sees of its runtimes: history, statistics, snapshots, scopes, and what goes to NVTX and Prometheus."""
+"""Views of a program's runtimes: history, statistics, snapshots, scopes, and output for NVTX and Prometheus."""

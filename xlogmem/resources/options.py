@@ -56,7 +56,7 @@ def is_wanted(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """What a runtime is made with.  None and False want nothing."""
+    """Options that make a runtime.  None and False want nothing."""
 
     pool_sizes: tuple[int | str | float | None, int | str | float | None] | None = None
     limit: int | str | float | None = None
@@ -92,7 +92,7 @@ class RuntimeOptions:
             check_sink(self.sink(device))
 
     def joined(self, wanted: RuntimeOptions) -> RuntimeOptions:
-        """These options, and what is wanted more."""
+        """These options, and further ones that are wanted."""
         more = {one.name: value for one in fields(self) if is_wanted(value := getattr(wanted, one.name))}
         return replace(self, **more)
 

@@ -71,7 +71,7 @@ def why(what: object) -> list[str]:
 
 
 def _said_of(what: Stream | DeviceBlock | BlockId) -> list[str]:
-    """What the history has, and what is so now."""
+    """Sentences from the history, then sentences about the present state."""
     recording = latest()
     history = recording.history() if recording is not None else None
     events: Iterable[Event] = history or ()
