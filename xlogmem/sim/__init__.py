@@ -165,12 +165,12 @@ class Simulator:
         self._call("set_policy", policy.encode(), seed)
 
     def set_fills(self, wanted: bool) -> bool:
-        """Fill new memory with 0xCD and freed memory with 0xDD, or do not; returns what was before. A program that
-        allocates gigabytes and reads none of them spends nearly all of its time there. A reset turns fills on."""
+        """Fill new memory with 0xCD and freed memory with 0xDD, or do not; returns the former setting. A program that
+        allocates gigabytes and reads none spends nearly all of its time there. A reset turns fills on."""
         return bool(self._call("set_fills", wanted))
 
     def set_pageable(self, wanted: bool) -> bool:
-        """Let the devices reach all memory of the process, or not; returns what was before. A reset changes nothing."""
+        """Let devices reach all memory of the process, or not; returns the former setting. A reset changes nothing."""
         return bool(self._call("set_pageable", wanted))
 
     def races(self) -> list[str]:
@@ -182,7 +182,7 @@ class Simulator:
         return bool(self._call("is_lost"))
 
     def findings(self) -> list[dict[str, Any]]:
-        """The same as records: see `xlogmem.check.findings`."""
+        """The races as records: see `xlogmem.check.findings`."""
         found: list[dict[str, Any]] = json.loads(self._text("findings"))
         return found
 
@@ -200,7 +200,7 @@ class Simulator:
         return bool(self._call("guard_host", function))
 
     def hooks(self) -> int:
-        """The address of the table of cpp/engine/hooks.hpp: what a runtime reports to the check."""
+        """The address of the table of hooks for `xlogmem check`: cpp/engine/hooks.hpp."""
         return self._call("hooks")
 
     def record(self, file: int | None) -> None:
@@ -225,9 +225,9 @@ class Simulator:
         found: list[Any] = json.loads(self._text(name))
         return found
     def launch_unknown(self, wanted: bool = True) -> None:
-        """Launch kernels that are not simulated, too: they compute nothing, and what they read and write is taken from
-        their images, and from `declare_kernel`.  New memory is full of zeros from now on, so that what such a kernel
-        should have computed is zero and not garbage.  Without this a launch of one is refused."""
+        """Launch kernels that are not simulated, too: they compute nothing; their images and `declare_kernel` declare
+        their reads and writes.  New memory is full of zeros from now on, so that missing results are zero and not
+        garbage.  Without this such a launch is refused."""
         self._call("launch_unknown", wanted)
 
     def declare_kernel(self, pattern: str, roles: str, run: int | None = None) -> None:
@@ -241,10 +241,10 @@ class Simulator:
         self._call("learn_kernels", image, len(image))
 
     def notes(self) -> dict[str, Any]:
-        """What the findings may lack: ``computed_nothing``, the number of such launches; ``not_judged``, for each
-        kernel that is not known the launches for which no operator of a library has accounted; ``not_simulated``,
-        functions of CUDA's libraries that the program has called; and ``private_tables``, true if NVIDIA's runtime is
-        linked into the program."""
+        """Gaps in the findings: ``computed_nothing``, the number of such launches; ``not_judged``, for each unknown
+        kernel the launches for which no operator of a library has accounted; ``not_simulated``, functions of CUDA's
+        libraries that the program has called; and ``private_tables``, true if NVIDIA's runtime is linked into the
+        program."""
         found: dict[str, Any] = json.loads(self._text("notes"))
         return found
 
@@ -300,7 +300,7 @@ class Simulator:
         """Run callback() once, on the calling thread, before or after the nth call from now.
 
         No lock of the simulator is held meanwhile, so the callback may make CUDA calls itself: that is how a
-        test puts "another thread" into a gap. What it raises, the next method called on the Simulator raises.
+        test puts "another thread" into a gap. The next method called on the Simulator raises its exception.
         """
         if when not in ("before", "after"):
             raise ValueError(f"when must be 'before' or 'after', not {when!r}")
@@ -318,9 +318,9 @@ class Simulator:
     def hold(self, name: str, nth: int = 1, patience: float = 30.0) -> Hold:
         """Hold up the nth call from now until `Hold.release`, as a full queue or a busy device would.
 
-        The call waits without the GIL, unless its caller has it, and without a lock of the simulator: what the caller
-        holds meanwhile is what it would hold while a driver blocks. After `patience` seconds it goes on, which
-        `Hold.release` reports: a deadlock is a failed test, not a run that never ends.
+        The call waits without the GIL, unless its caller has it, and without a lock of the simulator: the caller holds
+        the same locks as while a driver blocks. After `patience` seconds the call goes on, which `Hold.release`
+        reports: a deadlock is a failed test, not a run that never ends.
         """
         return Hold(self, self._call("hold", name.encode(), self._check_nth(nth), float(patience)))
 

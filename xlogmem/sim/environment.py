@@ -20,8 +20,8 @@ two entries with the same key the later one counts.
 ``quiet``       flag (0): with 1 ``install()`` does not announce the simulated driver
 ==============  ===================================================================================================
 
-The driver reads the variable once: in ``install()``, or in its first call where another program has loaded it.  What it
-cannot read is an error: ``install()`` raises it, and without Python the driver prints it and ``cuInit`` fails.
+The driver reads the variable once: in ``install()``, or in its first call where another program has loaded it.  An
+unreadable setting is an error: ``install()`` raises it; without Python the driver prints it and ``cuInit`` fails.
 """
 from __future__ import annotations
 
