@@ -52,7 +52,7 @@ def metrics() -> dict[str, Any]:
         ``live_bytes``, ``pending_bytes`` and ``peak_bytes`` (the sum of the runtimes' own); ``pool_size`` and
         ``pool_free_bytes`` of xlogmem's pools, and ``fragmentation``, the share of the latter outside of the largest
         place of each pool, None without a pool; ``allocations``, ``frees``, ``uses``, ``waits`` (of a stream, on the
-        device) and ``host_waits``, each so far; ``tracked``, whether what RMM allocates on device 0 is tracked now,
+        device) and ``host_waits``, each so far; ``tracked``, true if RMM's allocations on device 0 are tracked now,
         None where `xlogmem.rmm` was not imported.
 
     Notes
@@ -93,7 +93,7 @@ class XlogmemPlugin(WorkerPlugin):
     devices : "all", int, or iterable of int
         For RMM, in the numbers of the worker: with dask-cuda device 0 is its own.
     prometheus : bool
-        Add `xlogmem.observe.prometheus.Collector` to what the worker serves as ``/metrics``.
+        Add `xlogmem.observe.prometheus.Collector` to the worker's ``/metrics``.
     **options
         `policy`, `pool_allocator`, `initial_pool_size`, `maximum_pool_size`, `limit`, `statistics` and `guard` of
         `xlogmem.enable`, for all libraries.
@@ -109,10 +109,10 @@ class XlogmemPlugin(WorkerPlugin):
     -----
     A worker that is restarted gets the plugin again.  ``rmm.reinitialize`` is followed; code that replaces RMM's
     resource by other means is not, which `metrics` shows as ``tracked``.  When the last worker of the process drops the
-    plugin, what it has begun ends, and nothing else: what the program had enabled itself stays.
+    plugin, the plugin undoes its own changes alone: those of the program itself stay.
 
     A runtime keeps its options until its process ends.  Where a plugin wants others, its registration fails, and the
-    worker goes on with what it has: call ``client.restart()``.  None and False want nothing.
+    worker keeps the former ones: call ``client.restart()``.  None and False want nothing.
 
     Examples
     --------
@@ -144,8 +144,8 @@ class XlogmemPlugin(WorkerPlugin):
     async def setup(self, worker: Worker) -> None:
         """Called by Dask.  A worker sets up the plugins that it begins with together: the others come first.
 
-        One that replaces another begins before that one ends, so nothing that both want is interrupted; and where it
-        fails, the worker keeps what it had.
+        A plugin that replaces another begins before that one ends, which interrupts no piece that both want; where the
+        new one fails, the worker keeps the former.
         """
         former = _stay(worker)
         if not former:
@@ -169,8 +169,8 @@ class XlogmemPlugin(WorkerPlugin):
         report(worker)
 
     def teardown(self, worker: Worker) -> None:
-        """Called by Dask.  Where another one will be set up in its place at once, as where it is registered again, the
-        plugin stays until then: what tasks allocate in between would be untracked for good.
+        """Called by Dask.  Where another plugin is set up in its place at once, as after a second registration, this
+        one stays until then: allocations of tasks in between would be untracked for good.
         """
         _starting.discard((worker.id, self))
         with _lock:
@@ -189,7 +189,7 @@ class XlogmemPlugin(WorkerPlugin):
                                   if name != "xlogmem" and name not in COLUMNS}
 
     def _begin(self) -> frozenset[Piece]:
-        """Begin what the plugin wants, and return it.  The pieces that were not there before are noted."""
+        """Begin the pieces that the plugin wants, and return them.  New pieces are noted."""
         wants: set[Piece] = set()
         if "rmm" in self._libraries:
             import xlogmem.rmm as on_rmm
@@ -217,7 +217,7 @@ class XlogmemPlugin(WorkerPlugin):
         return frozenset(wants)
 
 
-# ---------------------------------------------------------------------------------------------- what was begun
+# ---------------------------------------------------------------------------------------------- pieces
 DEVICE, FOLLOWED, LIBRARY, COLLECTOR = "RMM on device", "rmm.reinitialize on device", "library", "collector"
 Piece = tuple[str, Any]                     # one of these, and which
 ENDED = (COLLECTOR, LIBRARY, FOLLOWED, DEVICE)          # in this order: libraries may be on RMM
@@ -225,9 +225,9 @@ ENDED = (COLLECTOR, LIBRARY, FOLLOWED, DEVICE)          # in this order: librari
 
 _lock = ProcessLock()
 Key = tuple[str, XlogmemPlugin]             # a worker's id, and one of its plugins; a process may have several of both
-_wants: dict[Key, frozenset[Piece]] = {}                # of those that are set up
-_starting: set[Key] = set()                             # those that wait for the other plugins of their worker
-_leaving: dict[Key, asyncio.Handle] = {}                # those that were torn down just now
+_wants: dict[Key, frozenset[Piece]] = {}                # of plugins that are set up
+_starting: set[Key] = set()                             # plugins that wait for the others of their worker
+_leaving: dict[Key, asyncio.Handle] = {}                # plugins that were torn down just now
 _begun: set[Piece] = set()                              # by plugins, and not by the program itself
 _collectors: list[Any] = []                             # in Prometheus' registry of the process
 
@@ -260,8 +260,7 @@ def _collect() -> None:
 
 
 def _end_unwanted() -> None:
-    """End what plugins have begun and none wants any more.  A piece that cannot be ended is logged: a worker has to
-    close."""
+    """End the pieces that plugins began and none wants any more.  A failure is logged: a worker has to close."""
     unwanted = _begun.difference(*_wants.values())
     for kind, which in sorted(unwanted, key=lambda piece: (ENDED.index(piece[0]), piece[1])):
         try:
