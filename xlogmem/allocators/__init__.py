@@ -47,7 +47,7 @@ class Neighbour(Protocol):
         """Replace the library's allocator.  A second call does nothing, unless other code has replaced it again."""
 
     def disable(self) -> None:
-        """Restore what was there before, unless other code has replaced ours."""
+        """Restore the former allocator, unless other code has replaced ours."""
 
 
 class OnDevices(Protocol):
@@ -133,7 +133,7 @@ def enable(*names: Library, devices: str | SupportsIndex | Iterable[SupportsInde
 
     The options are those of the process's own runtimes, which are made with the first allocation on a device and keep
     them.  None and False want nothing, so a later call may leave them out, or repeat them.  The environment variable
-    ``XLOGMEM_OPTIONS`` has the same words, ``"limit=8GiB,statistics"``, for what is not given here.
+    ``XLOGMEM_OPTIONS`` has the same words, ``"limit=8GiB,statistics"``, for options not given here.
 
     Examples
     --------

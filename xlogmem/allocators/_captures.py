@@ -27,11 +27,11 @@ class Captures:
     Parameters
     ----------
     arrays : str
-        What the library calls its arrays, for the warning.
+        The library's name for its arrays, for the warning.
     begin : callable
         Called when the first capture has begun: from here on the library's frees are counted.
     end : callable
-        Called when the last capture ends: returns what was dropped meanwhile, in any thread.
+        Called when the last capture ends: returns the number and bytes of arrays dropped meanwhile, in any thread.
 
     Notes
     -----

@@ -16,7 +16,7 @@ from xlogmem.runtime import get_runtime
 __all__ = ["BlockMemoryResource", "disable", "enable", "is_on_rmm", "refuse"]
 
 _streams = OpaqueStreams()
-_replaced: list[tuple[weakref.ref[Device], MemoryResource]] = []    # what `enable` has replaced, in any thread
+_replaced: list[tuple[weakref.ref[Device], MemoryResource]] = []    # resources that `enable` replaced, in any thread
 
 
 NOT_SHARED = ("xlogmem's memory is not shared between processes: it is not made for CUDA IPC. Send what is in it "
@@ -32,7 +32,7 @@ class BlockMemoryResource(MemoryResource):
     device_id : int
         The device.
     resource : DeviceMemoryResource of xlogmem, optional
-        What the memory comes from, page-locked or managed memory for example: by default the runtime's own resource.
+        The source of the memory, page-locked or managed for example: by default the runtime's own resource.
 
     Notes
     -----
@@ -51,7 +51,7 @@ class BlockMemoryResource(MemoryResource):
             raise TypeError(f"resource must be a DeviceMemoryResource of xlogmem, not {type(resource).__name__}")
         self._device_id = device_id
         self._resource = resource
-        self._blocks: dict[int, DeviceBlock] = {}       # by address: what a buffer is known by in the end
+        self._blocks: dict[int, DeviceBlock] = {}       # by address, which identifies a freed buffer
 
     def allocate(self, size: int, *, stream: Any = None) -> Buffer:
         """A buffer for work on a stream, uninitialised.

@@ -48,8 +48,8 @@ class BlockManager(cuda.GetIpcHandleMixin, cuda.HostOnlyCUDAMemoryManager):
             block = runtime.allocate(size, stream, tag=runtime._tag_here("Numba"))
         except MemoryError as error:
             raise driver.CudaAPIError(OUT_OF_MEMORY, str(error)) from error
-        # Numba's streams wait for what is queued on the default one, and a pool queues nothing there for a free and an
-        # allocation: without this, a stream would write while another works on what was here before.
+        # Numba's streams wait for work on the default one, and a pool queues none there for a free and an allocation:
+        # without this, a stream would write while another works on the former block.
         stream.record()
         return block
 
@@ -106,7 +106,7 @@ def disable() -> None:
 
 
 def _replace_in_contexts(kind: type) -> None:
-    """Memory of the former manager keeps what it needs to be freed."""
+    """Replace the contexts' managers; memory of a former manager can still be freed."""
     for context in contexts():
         former = context.memory_manager
         if not isinstance(former, kind):

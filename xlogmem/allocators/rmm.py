@@ -16,7 +16,7 @@ def is_on_rmm() -> bool:
 
 
 def refuse() -> None:
-    """`xlogmem.rmm.enable` checks what it is given before it changes anything, and is called first."""
+    """`xlogmem.rmm.enable` checks its arguments before it changes anything, and is called first."""
     xlogmem.rmm.refuse_without_gpu()
 
 

@@ -28,7 +28,7 @@ def allocator() -> CUDAPluggableAllocator:
 
 
 def segment_allocator() -> CUDAPluggableAllocator:
-    """The same for the segments of a `torch.cuda.MemPool`.  Where there is no memory PyTorch drops what it has cached,
+    """The same for the segments of a `torch.cuda.MemPool`.  Where an allocation fails PyTorch drops its cache,
     and requests the segment again before it raises.
 
     Raises
@@ -42,7 +42,7 @@ def segment_allocator() -> CUDAPluggableAllocator:
 def mem_pool(**options: bool) -> torch.cuda.MemPool:
     """A pool of PyTorch's own allocator whose segments are blocks, for ``with torch.cuda.use_mem_pool(pool):``.
 
-    PyTorch cuts tensors out of a segment, and caches what is freed, so `use` orders whole segments: never too little,
+    PyTorch cuts tensors out of a segment, and caches freed ones, so `use` orders whole segments: never too little,
     at times too much.  `record_stream` is PyTorch's own.  The segments return to the runtime when the pool is dropped
     after its tensors; those of tensors that outlive the pool return in `torch.cuda.empty_cache`, once they are dropped.
 

@@ -63,7 +63,7 @@ class Outstanding:
     stream : int or str
         Where it was allocated: the stream's id; in a call without a runtime its handle in hexadecimal.
     stack : object or None
-        The Python frames of the call; `str` gives what a traceback would.  None where none was taken.
+        The Python frames of the call; `str` formats them as a traceback.  None where none was taken.
     """
 
     ptr: int
@@ -106,7 +106,7 @@ _reporting: WeakKeyDictionary[Any, int] = WeakKeyDictionary()       # by adaptor
 
 
 def report_at_exit(adaptor: Any) -> None:
-    """Have the end of the process report what is outstanding of it then."""
+    """Report the allocations outstanding at the end of the process."""
     logger()                                            # imported before the end, where it closes its files
     _reporting[adaptor] = os.getpid()
     at_end(_report)

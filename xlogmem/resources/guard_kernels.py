@@ -5,7 +5,7 @@ The driver compiles the PTX for its GPU; the simulated driver knows the same ker
 Both visit words of 8 bytes: number i of `count` is at base + 8 * (first + i), and `gap` bytes later from number
 `gap_at` on.  Bytes in [user, user_end) are *inside* and have the byte `poison`; the others are *outside* and have a
 canary, which depends on the address and on `seed`, and has no byte that programs write often: all are in 0x80 to 0xBF.
-Of a word that has both, each byte is what it is.  Bits of `select`: 1 for outside, 2 for inside.
+Of a word with both, each byte counts by itself.  Bits of `select`: 1 for outside, 2 for inside.
 """
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ MAX_LAYERS = 64                             # of a stack of resources
 
 
 def layers_of(resource: DeviceMemoryResource) -> Iterator[Any]:
-    """A resource and what is below it, from the top."""
+    """A resource and the layers below, from the top."""
     layer: Any = resource
     for _ in range(MAX_LAYERS):                         # a class in Python may have any `upstream`
         if not isinstance(layer, DeviceMemoryResource):

@@ -1,5 +1,5 @@
-"""Options of the process's own runtimes: what is put between a resource and the runtime.  `xlogmem.enable`,
-`xlogmem.rmm.enable`, Dask's plugin and the environment have them in common."""
+"""Options of the process's own runtimes: layers between a resource and the runtime.  `xlogmem.enable`,
+`xlogmem.rmm.enable`, Dask's plugin and the environment share these options."""
 from __future__ import annotations
 
 import os
@@ -42,8 +42,8 @@ class Options(TypedDict, total=False):
 
 
 class HasRuntime(RuntimeError):
-    """A device has a runtime already, which is not what is wanted.  The arguments are what was found, and the advice to
-    a program that calls `enable` itself."""
+    """A device has a runtime already, other than the one wanted.  The arguments are its description, and advice for a
+    program that calls `enable` itself."""
 
     def __str__(self) -> str:
         return ". ".join(self.args)
@@ -114,7 +114,7 @@ class RuntimeOptions:
     def above(self, resource: DeviceMemoryResource, device: int) -> DeviceMemoryResource:
         """The resource with its log, which empties a file, and its budget.
 
-        The budget is the outermost, so that what it refuses is neither counted nor logged as requested below.
+        The budget is the outermost: requests that it refuses are neither counted nor logged below.
         """
         if self.log is not None:
             resource = LoggingResourceAdaptor(resource, self.sink(device))
@@ -130,14 +130,14 @@ class RuntimeOptions:
 
     # ------------------------------------------------------------------------------------------ of one that exists
     def refuse_others(self, device: int, wanted: RuntimeOptions, whose: str, call: str) -> None:
-        """A runtime that goes on has these: an option that wants something else would not be heard.  `whose` runtime it
-        is, and the call that would be heard, are for the message."""
+        """Refuse options that differ from these, which an existing runtime keeps.  The message names `whose` runtime it
+        is, and the `call` that sets options."""
         for what in self._differences(device, wanted):
             raise HasRuntime(f"{whose} has a runtime of xlogmem's already, which keeps what it was made with: it "
                              f"cannot get another {what}", f"Pass it to the first call of {call}")
 
     def refuse_others_than(self, wanted: RuntimeOptions) -> None:
-        """These were chosen for runtimes that are not made yet: what they leave open may still be chosen."""
+        """Refuse options that differ from these, of runtimes not made yet: options left open may be chosen."""
         closed: dict[str, Any] = {one.name: one.default for one in fields(self)
                                   if not is_wanted(getattr(self, one.name))}
         for what in self._differences(None, replace(wanted, **closed)):
@@ -145,7 +145,7 @@ class RuntimeOptions:
                              "Leave it out, or call xlogmem.disable() first")
 
     def _differences(self, device: int | None, wanted: RuntimeOptions) -> Iterator[str]:
-        """The names of options that want something else; None and False want nothing."""
+        """The names of options that differ; None and False want nothing."""
         own_sizes, sizes = (self.pool_sizes or (None, None)), (wanted.pool_sizes or (None, None))
         if wanted.pool_sizes is not None and (self.pool_sizes is None or any(
                 size is not None and _parsed_size(size) != _parsed_size(own)

@@ -74,7 +74,7 @@ class Sink(Protocol):
 
 
 def opened(sink: Any, format: str | None) -> Sink:
-    """The sink for what a user gave; the errors of `LoggingResourceAdaptor`."""
+    """The sink for a user's argument; the errors of `LoggingResourceAdaptor`."""
     if format is not None and format not in FORMATS:
         raise ValueError(f"format {format!r} is unknown; choose one of {', '.join(FORMATS)}")
     logging = sys.modules.get("logging")                 # a program that has a logger has imported it

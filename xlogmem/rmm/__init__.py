@@ -164,7 +164,7 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
            initial_pool_size: int | str | float | None = None, maximum_pool_size: int | str | float | None = None,
            limit: int | str | float | None = None, statistics: bool = False, log: Any | None = None,
            guard: bool = False, follow_reinitialize: bool = False) -> None:
-    """Track what is allocated through RMM from now on.
+    """Track allocations through RMM from now on.
 
     RMM's current resource of each device stays: a runtime is put on top of it, becomes the process's own
     (`get_runtime`), and is RMM's current resource from then on.  Set up RMM first.  On RMM's initial resource,
@@ -216,13 +216,13 @@ def enable(devices: Devices = None, *, policy: str | None = None, pool_allocator
 
     Notes
     -----
-    Where one of several devices fails, those before it are as they were.  The current device stays what it is.
+    Where one of several devices fails, the earlier ones are restored.  The current device does not change.
 
     ``rmm.reinitialize``, dask-cuda and cudf.pandas replace RMM's resource.  The next `use` of memory from the new
     resource raises and says so; call `enable` again.  Without such a change a second call does nothing, and arguments
-    that want anything but what the first one did are refused: a runtime keeps what it was made with.  None and False
-    want nothing, and quantities are compared, not how they are written (``"1MiB"`` is ``1 << 20``).  After `disable`,
-    `enable` continues with the same runtime, its policy, pool and adaptors, if RMM's resource is the same.
+    that differ from those of the first one are refused: a runtime keeps its options.  None and False want nothing, and
+    quantities are compared, not how they are written (``"1MiB"`` is ``1 << 20``).  After `disable`, `enable` continues
+    with the same runtime, its policy, pool and adaptors, if RMM's resource is the same.
 
     Examples
     --------
@@ -270,7 +270,7 @@ class Before:
                    known is not None and known.active)
 
     def restore(self) -> None:
-        """In this order an interrupt leaves what `enable` goes on from."""
+        """Restore in an order in which `enable` can go on after an interrupt."""
         if rmm.mr.get_per_device_resource(self.device) is not self.current:
             rmm.mr.set_per_device_resource(self.device, self.current)
         known = _wrapped.get(self.device)
@@ -298,7 +298,7 @@ def _follow() -> None:
 
 @dataclass(frozen=True)
 class Change:
-    """Plan of `enable` for a device, from what it has found there: nothing but a note, where a runtime is in effect."""
+    """Plan of `enable` for a device, from its current resource: only a note where a runtime is in effect."""
 
     device: int
     current: rmm.mr.DeviceMemoryResource
@@ -308,7 +308,7 @@ class Change:
 
     @classmethod
     def of(cls, device: int, options: RuntimeOptions) -> Change:
-        """Nothing is changed, and what cannot be done is refused."""
+        """Plan a change, or refuse it; nothing is changed yet."""
         current = rmm.mr.get_per_device_resource(device)
         known = _wrapped.get(device)
         if known is not None and any(lower is known.resource for lower in stack(current)):
@@ -343,7 +343,7 @@ class Change:
 
 
 def _refuse_others(runtime: DeviceRuntime | None, device: int, options: RuntimeOptions) -> None:
-    """A runtime that goes on keeps what it was made with (None: it was made by the caller)."""
+    """Refuse options that differ from those of the runtime (None: the caller has made it)."""
     own = (runtime.options if runtime is not None else None) or RuntimeOptions()
     own.refuse_others(device, options, f"RMM's resource of device {device}", "xlogmem.rmm.enable()")
 

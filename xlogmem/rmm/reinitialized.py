@@ -1,7 +1,7 @@
 """The reaction to `rmm.reinitialize`, which replaces RMM's resources.
 
-RMM's own hooks (``register_reinitialize_hook``) run before it does.  What it calls in the end is replaced here, in
-RMM's module: a program may have imported ``reinitialize`` itself by name.
+RMM's own hooks (``register_reinitialize_hook``) run before the replacement.  So the function that RMM calls last is
+replaced here, in RMM's module: a program may have imported ``reinitialize`` itself by name.
 """
 from __future__ import annotations
 
