@@ -43,7 +43,7 @@ class NvtxRecording:
     def __init__(self, domain: Any, seen: bool) -> None:
         self.seen = seen
         self._domain = domain
-        self._use: Callable[..., Any] | None = None     # what was there before
+        self._use: Callable[..., Any] | None = None     # the former `use`
         if seen:
             self._use = xlogmem.use
             setattr(xlogmem, "use", with_ranges(xlogmem.use, domain))                       # noqa: B010
@@ -225,7 +225,7 @@ def with_marks(allocate: Callable[..., Any], domain: Any) -> Callable[..., Any]:
 
 
 def begin_range(domain: Any, name: str) -> Callable[[], object]:
-    """Begin a range in this thread; what is returned ends it."""
+    """Begin a range in this thread; returns the function that ends it."""
     domain.push_range(domain.get_event_attributes(message=encodable(name)))
     ended: Callable[[], object] = domain.pop_range
     return ended

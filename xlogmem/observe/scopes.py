@@ -53,8 +53,8 @@ class scope:                                # in the style of a function, as con
     -----
     The tag counts in this thread and context (`contextvars`): an asyncio task has that of the place where it was
     made, until that scope ends, a thread has none at its beginning. Scopes may end in any order, and in another thread
-    or context than they began in. The peak is that of all threads. What other libraries allocate through
-    `xlogmem.enable` or RMM has no tag.
+    or context than they began in. The peak is that of all threads. Allocations of other libraries
+    through `xlogmem.enable` or RMM have no tag.
     Allocations with a tag take the runtime's lock, and get nothing from the caches of streams.
 
     Examples

@@ -135,7 +135,7 @@ class Snapshot:
     resource : str
         Where the bytes come from, as its `repr` has it: the runtime's own resource.
     live_bytes, live_blocks : int
-        What is allocated and not freed: the sums of `blocks` without adopted memory.
+        Allocated and not freed: the sums of `blocks` without adopted memory.
     pending_bytes : int
         Freed, and not seen complete: the sum of `streams`.  No stream is queried for a snapshot;
         `DeviceRuntime.pending_bytes` does that first.
@@ -284,7 +284,7 @@ def _by_resource(resources: tuple[DeviceMemoryResource, ...],
 
 
 def _records(found: list[Any], with_ages: bool) -> tuple[BlockRecord, ...]:
-    """The blocks, with what a history that is being recorded knows of them."""
+    """The blocks, with details of a history that is being recorded."""
     records = tuple(starmap(BlockRecord, found))
     known = blocks.recording
     if known is None or not with_ages:

@@ -138,7 +138,7 @@ def push_statistics(*, runtime: DeviceRuntime | None = None) -> Statistics:
 
 
 def pop_statistics(*, runtime: DeviceRuntime | None = None) -> Statistics:
-    """End what the last push began; gives the counters since then.  See `StatisticsResourceAdaptor.pop_counters`, and
+    """End the scope of the last push, and return its counters.  See `StatisticsResourceAdaptor.pop_counters`, and
     `get_statistics` for the parameter and errors.
 
     Examples
@@ -397,7 +397,7 @@ def _described(function: Callable[..., object]) -> str:
 
 def profiler(*, records: ProfilerRecords = default_profiler_records, name: str = "",
              runtime: DeviceRuntime | None = None) -> ProfilerContext:
-    """Record what a function or a part of a program allocates; a decorator or a context manager.
+    """Record the allocations of a function or a part of a program; a decorator or a context manager.
 
     Does nothing where the runtime counts no statistics, or was not made yet, so that it may stay in a program.
 
@@ -412,9 +412,9 @@ def profiler(*, records: ProfilerRecords = default_profiler_records, name: str =
 
     Notes
     -----
-    All threads count on the same counters.  Parts that run in several threads at a time record what the others allocate
-    meanwhile, and so does a context manager in which a generator or coroutine is suspended.  Decorated, these record
-    what they allocate themselves while they run, all of a run together; asynchronous generators are refused.
+    All threads share the counters.  Parts that run in several threads at a time record each other's allocations, and a
+    context manager those made while its generator or coroutine is suspended.  Decorated generators and coroutines
+    record their own allocations while they run, all of a run together; asynchronous generators are refused.
 
     Examples
     --------

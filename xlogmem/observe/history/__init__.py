@@ -3,8 +3,8 @@
     with xlogmem.record_history("run.xlog", stacks="alloc"):
         ...
 
-`xlogmem trace run.xlog --perfetto out.json` and `--torch out.pickle` write what the viewers of others read, `read`
-gives the events.  docs/history.md has the format of the file.
+`xlogmem trace run.xlog --perfetto out.json` and `--torch out.pickle` convert a history for other viewers, `read`
+returns its events.  docs/history.md has the format of the file.
 """
 from xlogmem.observe.history.events import Event
 from xlogmem.observe.history.files import History, HistoryError, read

@@ -14,7 +14,7 @@ __all__ = ["ACCESSES", "BEGINNINGS", "ENDS", "KINDS", "NEEDING", "NEEDS", "Event
 KINDS = ("", "allocate", "adopt", "free", "release", "evict", "free put off", "free failed", "use", "record use",
          "use needs", "free needs", "wait", "host wait", "fence", "hand-back", "reap", "out of memory", "window wait")
 ACCESSES = ("unknown", "read", "write", "read_write")   # of uses
-NEEDS = ("allocated", "written", "read")                # what has been done to a block that others have to wait for
+NEEDS = ("allocated", "written", "read")                # actions on a block that others have to wait for
 BEGINNINGS = ("allocate", "adopt", "free failed")       # of blocks; after the last one it goes on
 NEEDING = ("use needs", "free needs")                   # what waits are for
 ENDS = ("free", "release", "evict")

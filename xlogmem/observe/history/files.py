@@ -133,7 +133,7 @@ class History:
         return int(epoch + round((ticks - first) * self._rate))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, which takes the place of what has this name: a link is not followed."""
+        """Write the file, in place of any other of this name: a link is not followed."""
         text = json.dumps(self.facts).encode()
         with _replacing(os.fspath(path)) as file:
             file.write(START.pack(MAGIC, VERSION, len(text)))
@@ -189,8 +189,8 @@ def read(path: str | os.PathLike[str]) -> History:
     Parameters
     ----------
     path : str or path
-        What `record_history` wrote, or is writing: then it is what there is by now.  After a process was killed it is
-        what that had recorded, and `waited_ns` is None.
+        A file of `record_history`; while that is writing, the history so far.  After a process was killed, the history
+        until then, and `waited_ns` is None.
 
     Returns
     -------

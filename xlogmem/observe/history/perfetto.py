@@ -2,7 +2,7 @@
 
 A runtime is a process, a stream is a thread of it: uses are slices, for as long as their windows were open on the
 host, and waits are arrows.  Blocks live in tracks of their own, and for each tag there is a counter of bytes, adopted
-memory apart.  What the device does, and when, is not in it.
+memory apart.  The trace lacks the device's own work and its times.
 
 Times count from the oldest one in the history: microseconds of the epoch, as the binary fractions that readers make of
 them, are a quarter of a microsecond apart.
@@ -18,7 +18,7 @@ from xlogmem.observe.history.events import BEGINNINGS, ENDS, NEEDING, Event, nam
 
 __all__ = ["dumped", "trace"]
 
-HOST = 0                                                # the thread of what has no stream
+HOST = 0                                                # the thread of events without a stream
 SHORTEST = 1                                            # nanoseconds of a slice
 Entry = dict[str, Any]
 
@@ -159,7 +159,7 @@ class Tracks:
         self.launch = []
 
     def wait(self, event: Event) -> None:
-        """A slice for the wait, and an arrow from the newest slice of what is waited for."""
+        """A slice for the wait, and an arrow from the newest slice of the stream that is waited for."""
         source_name = "everything" if event.other is None else f"stream {event.other}"
         needs = self.needs.pop(event.thread, [])
         self.needs[event.thread] = [need for need in needs if need.other != event.other]
@@ -180,7 +180,7 @@ def _track(stream: int | None) -> int:
 
 
 def _launch(event: Event) -> tuple[int, int | None, int, tuple[int, int] | None]:
-    """What the uses of one launch have in common.  Accesses by the host have no position, but one end."""
+    """The key that uses of one launch share.  Accesses by the host have no position, but one end."""
     end = (event.thread, event.time_ns) if event.stream is None else None
     return event.runtime, event.stream, event.position, end
 

@@ -20,7 +20,7 @@ __all__ = ["of_block", "of_stream", "why"]
 
 
 def why(what: object) -> list[str]:
-    """Why a stream waited and what is pending behind it, or what became of a block and what keeps it, as sentences.
+    """Explain in sentences the waits and pending work of a stream, or a block's history and what keeps it.
 
     Parameters
     ----------
@@ -31,9 +31,9 @@ def why(what: object) -> list[str]:
     Returns
     -------
     list of str
-        First what the history has, oldest first, with lines of the program where stacks were recorded: of the history
-        that is being recorded, else of the last one that was.  Then what is so now.  Where there is no history, or it
-        has nothing of this, and nothing is so now, a sentence says that: the list is not empty.
+        First the events of the history, oldest first, with lines of the program where stacks were recorded: of the
+        history that is being recorded, else of the last one that was.  Then the present state.  Without a
+        history, or where neither knows anything, a sentence says that: the list is not empty.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def why(what: object) -> list[str]:
 
     Notes
     -----
-    Thread-safe.  What is so now is read as by `DeviceRuntime.snapshot`, and makes no driver call.
+    Thread-safe.  The present state is read as by `DeviceRuntime.snapshot`, without a driver call.
 
     Examples
     --------
@@ -93,8 +93,8 @@ def is_memory(what: object) -> bool:
 
 
 def of_stream(events: Iterable[Event], runtime: int, stream: int, dropped: bool = False) -> Iterator[str]:
-    """For each wait of the stream: for which one, because of what.  Where the oldest events were dropped, the reasons
-    of a thread's first waits may be among them."""
+    """The stream that each wait was for, and the reasons.  Where the oldest events were dropped, the reasons of a
+    thread's first waits may be among them."""
     needs: list[Event] = []                             # of the operation that is under way
     writers = Newest()
     followed: set[int] = set()                          # threads of which a whole operation is there
@@ -113,7 +113,7 @@ def of_stream(events: Iterable[Event], runtime: int, stream: int, dropped: bool 
             how_long = f" {format_duration(event.waited_ns)}" if event.waited_ns is not None else ""
             yield f"stream {stream} waited{how_long} for stream {event.other}{_at(event)}{reason}"
         elif event.stream == stream and event.kind in ("use", "free"):
-            needs = []                                  # what an earlier wait has brought needs none of its own
+            needs = []                                  # an earlier wait covers the rest
 
 
 class Newest:

@@ -191,7 +191,7 @@ class Recording:
         return self._referred_to(*_history.events(self._max_events))
 
     def _referred_to(self, packed: bytes, tags: list[str], count: int) -> History:
-        """Events with what they refer to.  While the ring is there."""
+        """Events with their tags and stacks.  While the ring is there."""
         return History(self._facts([self._clock, _history.clock()]) | {
             "count": count, "kept": len(packed), "tags": tags,
             "stacks": _stacks(packed) if self._wanted != "none" else {}}, packed)
@@ -259,9 +259,9 @@ def record_history(path: str | os.PathLike[str] | None = None, max_events: Suppo
 
     Notes
     -----
-    Thread-safe.  A forked child goes on in memory alone, and may record a history of its own.  No stream waits because
-    of it, and without `timing` no driver call is made.  What other calls cost meanwhile is in docs/history.md; without
-    a recording they cost what they would.
+    Thread-safe.  A forked child goes on in memory alone, and may record a history of its own.  A recording makes no
+    stream wait and, without `timing`, makes no driver call.  docs/history.md has the cost that a recording adds to
+    other calls; without a recording there is none.
 
     Examples
     --------

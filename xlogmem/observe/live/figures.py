@@ -43,7 +43,7 @@ class Pool:
     Attributes
     ----------
     size, free, largest_free, peak : int
-        Of all chunks; what is free of it, and the largest span; the most that was handed out.
+        Of all chunks; free bytes, and the largest free span; the most that was handed out.
     """
 
     size: int

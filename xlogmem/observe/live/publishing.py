@@ -101,7 +101,7 @@ class Readers:
     """Connections that have not read all of their answer yet.  None of them keeps the others waiting."""
 
     def __init__(self) -> None:
-        self._left: dict[socket.socket, tuple[memoryview, float]] = {}      # what is unread, and until when it may be
+        self._left: dict[socket.socket, tuple[memoryview, float]] = {}      # unread bytes, and their deadline
 
     def wait(self, listener: socket.socket) -> bool:
         """Wait for a connection, and return True, or until a reader has read or was too slow."""
@@ -159,7 +159,7 @@ def is_same_user(connection: socket.socket) -> bool:
 
 
 def publish() -> str:
-    """Let `xlogmem top --pid` see what the runtimes of this process do.
+    """Let `xlogmem top --pid` watch the runtimes of this process.
 
     A daemon thread answers on a Unix socket that only this user can reach, in ``$XDG_RUNTIME_DIR/xlogmem`` or, where
     that is not set, ``/tmp/xlogmem-UID``.  The socket is removed at the exit.  With ``XLOGMEM_PUBLISH=1`` in the

@@ -106,7 +106,7 @@ def connected(pid: int) -> socket.socket:
 
 
 def received(connection: socket.socket, pid: int) -> bytes:
-    """The line that it writes, or what there is of it."""
+    """The line that the process writes, or its beginning."""
     until, pieces, count = time.monotonic() + PATIENCE, [], 0
     while piece := connection.recv(1 << 16):
         pieces.append(piece)

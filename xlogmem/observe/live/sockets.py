@@ -33,8 +33,8 @@ def folders() -> list[Path]:
 
 
 def is_own(folder: str) -> bool:
-    """True if the folder is there and is this user's.  In a container, and after `su`, XDG_RUNTIME_DIR often
-    names what is not there, or another user's."""
+    """True if the folder exists and is this user's.  In a container, and after `su`, XDG_RUNTIME_DIR often
+    names a missing folder, or another user's."""
     try:
         found = os.stat(folder)
     except OSError:

@@ -23,7 +23,7 @@ from xlogmem.observe.live.reading import EndedError, LiveError, UnpublishedError
 
 __all__ = ["JsonLines", "Screen", "Shown", "Texts", "follow", "run"]
 
-DRAIN = 1.0                                 # seconds for what a program's own children still print when it has ended
+DRAIN = 1.0                                 # seconds for output of a program's children after its end
 STANDARD_ERROR = 2                          # the descriptor, also where sys.stderr is something else
 
 
