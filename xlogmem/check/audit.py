@@ -62,7 +62,7 @@ def repair_of(named: str, stream: str, declared: Frame | None) -> str:
 
 
 def as_texts(records: Iterable[dict[str, Any]]) -> list[str]:
-    """Format omissions as paragraphs, behind one that says what they are."""
+    """Format omissions as paragraphs, behind one that explains them."""
     texts = [as_text(record) for record in records]
     return [MEANING, *texts] if texts else []
 

@@ -32,11 +32,11 @@ class Outcome:
     status: int                             # of the program; negative: the signal that ended it
     ended: str                              # how it ended if that was early, such as "ended with status 7"
     used: bool                              # one of them made a call of the driver
-    lost: list[str]                         # what was not judged, a sentence for each process
+    lost: list[str]                         # why findings may be missing, a sentence for each process
     findings: list[Finding]
-    notes: dict[str, int]                   # what the findings may lack, in how many processes
+    notes: dict[str, int]                   # gaps in the findings, in how many processes
     omissions: list[dict[str, Any]]         # of an audit
-    ignored: list[dict[str, Any]]           # blocks of the program that ignore what is found there
+    ignored: list[dict[str, Any]]           # blocks of the program that ignore their findings
     left_out: int                           # findings, by these
     unrecorded: str                         # why the file of a record could not be written
 
@@ -126,8 +126,8 @@ def waited_for(program: subprocess.Popen[bytes]) -> int:
 
 @contextmanager
 def passed_on_to(program: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Send a program what is to end this process, such as the SIGTERM of a job's time limit: else the program would go
-    on alone, and its findings would be lost."""
+    """Forward signals that would end this process, such as the SIGTERM of a job's time limit, to a program: else the
+    program would go on alone, and its findings would be lost."""
     if threading.current_thread() is not threading.main_thread():       # which cannot set handlers
         yield
         return

@@ -51,9 +51,9 @@ def place_in(stack: tuple[Frame, ...]) -> Frame | None:
 
 
 def caller_in(stack: tuple[Frame, ...]) -> str:
-    """Name what has called a function of the program that has ended by now, which drops what the function had: the line
-    of the call says nothing to people.  Empty where the stack has a line of the program, or begins in no such caller.
-    """
+    """Name the library that called a function of the program which has ended by now: its objects are dropped on the
+    line of that call, which means nothing to people.  Empty where the stack has a line of the program, or begins in no
+    such library."""
     frame = _innermost(stack)
     if frame is None or any(is_of_program(one.file) for one in stack):
         return ""

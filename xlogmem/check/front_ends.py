@@ -26,7 +26,7 @@ class Report:
 
     findings: list[dict[str, Any]]          # see `xlogmem.check.findings`
     omissions: list[dict[str, Any]]         # of an audit; see `xlogmem.check.audit`
-    notes: list[str]                        # what the findings may lack
+    notes: list[str]                        # gaps in the findings
 
 
 class FrontEnd(Protocol):

@@ -47,7 +47,7 @@ def cupti_path() -> str:
 
     try:
         found = load_nvidia_dynamic_lib("cupti").abs_path
-    except RuntimeError as error:                       # what it raises where it finds nothing
+    except RuntimeError as error:                       # raised where the library is missing
         raise RuntimeError("the check on a GPU needs CUPTI: install nvidia-cuda-cupti-cu12 (CUDA 13: "
                            "nvidia-cuda-cupti), cuda-cupti of conda, or a CUDA toolkit; or name its library in "
                            "XLOGMEM_CHECK_CUPTI") from error
@@ -127,7 +127,7 @@ def codes(library: ctypes.CDLL, count: int) -> Iterator[tuple[bytes, int]]:
 
 
 def report(library: ctypes.CDLL) -> dict[str, Any]:
-    """The library's findings, and what they may lack; see Front::report() in cupti/front.cpp."""
+    """The library's findings, and their gaps; see Front::report() in cupti/front.cpp."""
     text = library.xcheck_report()
     try:
         found: dict[str, Any] = json.loads(ctypes.string_at(text).decode(errors="replace"))  # kernels' names are bytes

@@ -38,7 +38,7 @@ _watches: bool | None = None                            # None until the audit h
 
 
 def watch(wanted: bool) -> None:
-    """See from here on what is loaded, or no more."""
+    """Begin to note the libraries that are loaded, or stop."""
     global _watches
     if _watches is None:
         sys.addaudithook(_heard)
@@ -71,7 +71,7 @@ def _heard(event: str, arguments: tuple[object, ...]) -> None:
         return
     found = FILE.match(os.path.basename(str(arguments[0])))
     if found and (key := found[1].lower()) not in _loaded:
-        with suppress(OSError, RuntimeError):           # of a path; raised here it would end what is audited
+        with suppress(OSError, RuntimeError):           # of a path; raised here it would fail the audited call
             stack = _frames(traceback.walk_stack(sys._getframe(1)))
             if not any(frame.file.endswith(PRELOADED) for frame in stack):
                 _loaded[key] = place_in(stack)

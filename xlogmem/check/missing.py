@@ -1,7 +1,7 @@
 """Functions of CUDA that are not simulated, and that the program has called.
 
-Libraries look up hundreds of the driver's functions, use what is there, and raise an exception with the name when the
-program calls another.  A stub in its place would change what they find, so the exception that ended the program is
+Libraries look up hundreds of the driver's functions, use those that exist, and raise an exception with the name when
+the program calls another.  A stub would change the result of the look-up, so the exception that ended the program is
 read.  A function of the runtime (libcudart) and of the simulated libraries has a stub, which counts.
 """
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What findings may lack, in sentences, from the numbers of a front end."""
+"""Gaps in findings, as sentences, from the numbers of a front end."""
 from __future__ import annotations
 
 from collections import Counter
@@ -15,28 +15,28 @@ MOST_NAMES = 3                                          # of kernels, in a note
 
 
 def of_journal(said: dict[str, Any]) -> list[str]:
-    """What a process without Python has written at its end: see cpp/engine/journal.hpp."""
+    """Notes that a process without Python wrote at its end: see cpp/engine/journal.hpp."""
     if "unseen" in said:
         return of_gpu(said)
     return [*of_simulator(said), *of_compiled(said)]
 
 
 def of_compiled(said: dict[str, Any]) -> list[str]:
-    """Of the simulated driver's notes, what says why a program without Python may have ended."""
+    """Reasons why a program without Python may have ended, from the simulated driver's notes."""
     own = ["the program has NVIDIA's runtime built in, as nvcc does it by default: that accepts no driver but "
            "NVIDIA's.  Link the program with -cudart shared, or check it on a GPU"] if said["private_tables"] else []
     return own + [f"{name} is not simulated: the program got an error from it" for name in said["not_simulated"]]
 
 
 def of_simulator(said: dict[str, Any]) -> list[str]:
-    """Of the simulated driver's notes (`Simulator.notes`), what every program may have."""
+    """Notes that every program may have, from the simulated driver's (`Simulator.notes`)."""
     launches = said["computed_nothing"]
     launched = counted(launches, "launch of a kernel", "launches of kernels")
     return ([f"{launched} {COMPUTED_NOTHING}"] if launches else []) + not_judged(said["not_judged"])
 
 
 def not_judged(unknown: dict[str, int]) -> list[str]:
-    """Say of how many launches it is not known what they do to memory, and of which kernels the most are."""
+    """Count the launches whose accesses are unknown, and name the most frequent kernels."""
     if not unknown:
         return []
     kernels = Counter[str]()

@@ -43,7 +43,7 @@ class Checks:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
-        self.front_end.clear()                          # what was done between tests belongs to none
+        self.front_end.clear()                          # work between tests belongs to none
         return (yield)
 
     @pytest.hookimpl(wrapper=True)

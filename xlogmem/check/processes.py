@@ -4,7 +4,7 @@ Each process, and each program that takes the place of another one in a process 
 number, with a second number where there was one of that name.  Its files have this name and an ending:
 
     .journal    from the beginning on, findings as they are made: cpp/engine/journal.hpp
-    .json       at an orderly end, the findings in place of those of the journal, and what they may lack
+    .json       at an orderly end, the findings in place of those of the journal, and their gaps
     .trace      of `--record`
 """
 from __future__ import annotations
@@ -35,7 +35,7 @@ PATIENCE = 5.0                                          # seconds for processes 
 
 
 class Page(NamedTuple):
-    """JournalPage of cpp/engine/findings.hpp, which says what the fields are."""
+    """JournalPage of cpp/engine/findings.hpp, which explains the fields."""
 
     mark: int = MARK
     used: int = 0
@@ -74,12 +74,12 @@ def note(folder: Folder, name: str, line: dict[str, Any]) -> None:
 
 @dataclass
 class Account:
-    """What a process has left."""
+    """Findings and notes that a process left."""
 
     process: int
     document: dict[str, Any]                            # as `start.write` makes it
     used: bool                                          # it has initialised the driver
-    lost: str = ""                                      # what of it was not judged, as a sentence
+    lost: str = ""                                      # why findings may be missing, as a sentence
     notes: list[str] = field(default_factory=list)
 
 
@@ -103,7 +103,7 @@ def process_of(name: str) -> int:
 
 
 def page_of(journal: bytes) -> Page:
-    """The page; of zeros as far as the file is too short."""
+    """The page, filled up with zeros where the file is too short."""
     return Page(*PAGE.unpack_from(journal.ljust(PAGE.size, b"\0")))
 
 
@@ -115,7 +115,7 @@ def is_alive(process: int) -> bool:
 
 
 def account_of(folder: Folder, name: str) -> Account | None:
-    """None for a process that has left nothing, and had nothing to leave."""
+    """None for a process that wrote no .json and never used the driver."""
     process = process_of(name)
     journal = folder.read(f"{name}.journal") if folder.has(f"{name}.journal") else b""
     page, said = page_of(journal), said_in(journal[BEGIN:])
@@ -151,7 +151,7 @@ def account_of(folder: Folder, name: str) -> Account | None:
 
 
 def said_in(lines: bytes) -> list[dict[str, Any]]:
-    """What the lines of a journal say, up to one that is not whole: the end came while it was written, or it was
+    """Parse the lines of a journal, up to one that is not whole: the process ended while writing it, or it was
     overwritten."""
     said = []
     for line in lines.splitlines(keepends=True):

@@ -31,7 +31,7 @@ def begin(folder: str) -> None:
 
 
 def watch() -> FrontEnd:
-    """Begin the check: the driver feeds the engine, calls have places, and xlogmem's runtimes report what they know."""
+    """Begin the check: the driver feeds the engine, calls have places, and xlogmem's runtimes report to it."""
     front_end = front_ends.begin()
     report_to_check(front_end.hooks())
     front_end.audit(os.environ.get("XLOGMEM_AUDIT") == "1")

@@ -47,7 +47,7 @@ def check(on_gpu: bool | None, pools: str, json_file: str | None, sarif_file: st
         outputs.refuse({"--json": json_file, "--sarif": sarif_file, "--record": record_file}, words)
         known = suppressions.shipped() + (suppressions.loaded(suppress_file) if suppress_file else [])
         environment, driver = runner.environment(on_gpu, pools)
-        if sys.stderr.isatty():                         # later lines would run into what the program writes there
+        if sys.stderr.isatty():                         # later lines would run into the program's output
             say(f"{named(command)} runs on {driver}; the findings come when it has ended")
         outcome = runner.run(words, environment, record_file)
     except (OSError, ValueError, RuntimeError) as error:
@@ -112,7 +112,7 @@ def say(text: str) -> None:
 
 
 def fitted(text: str) -> list[str]:
-    """The lines of a text; on a terminal broken between words, and indented as what they go on with."""
+    """The lines of a text; on a terminal wrapped between words, with continued lines indented."""
     lines = text.splitlines()
     if not sys.stderr.isatty():
         return lines

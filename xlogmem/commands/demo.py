@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-# Within 80 columns, as what is copied from it may not be broken.
+# Within 80 columns: commands copied from it may not be broken.
 NEXT = """
 Next:
   xlogmem check program.py                 find your program's missing waits

@@ -30,7 +30,7 @@ def nearest_option(name: str, context: click.Context) -> list[str]:
 
 
 class RunsProgram(click.Command):
-    """A command whose own options stand before the program that it runs; what is behind that belongs to the program."""
+    """A command whose own options precede the program that it runs; later words belong to the program."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         settings["context_settings"] = {"ignore_unknown_options": True, "allow_interspersed_args": False}

@@ -28,7 +28,7 @@ def top(pid: int | None, interval: float, once: bool, as_json: bool, command: tu
 
     `xlogmem top program.py` (or `-m package`, or `-- command`) runs a program, shows it and the processes that it
     starts, and ends with its exit status.  `xlogmem top --pid PID` looks at a process that was started with
-    XLOGMEM_PUBLISH=1, or has called xlogmem.publish(), until it ends.  With --once and --json what the program prints
+    XLOGMEM_PUBLISH=1, or has called xlogmem.publish(), until it ends.  With --once and --json the program's output
     goes to standard error.
     """
     if (pid is None) == (not command):

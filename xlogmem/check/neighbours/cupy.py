@@ -52,7 +52,7 @@ def prepare(module: ModuleType) -> None:
             self.ptr = 0
             self.size = size
             self.device_id = runtime.getDevice()
-            self.stream = stream.get_current_stream()   # kept: a stream outlives what is to be freed on it
+            self.stream = stream.get_current_stream()   # kept: a stream outlives memory to be freed on it
             self.driver = sim.simulator()
             self.runtime = runtime                      # at the end of the interpreter its name may be gone
             if size:

@@ -1,5 +1,5 @@
 """CuPy's generators of random numbers (`cupy.random.default_rng`), whose kernels have NVIDIA's runtime linked in: no
-driver sees these launches, so the Python around them says what they read and write.
+driver sees these launches, so the Python around them reports their reads and writes.
 
 Before a launch CuPy makes the array of the numbers, or is given one, brings the arrays of parameters into its shape,
 and gets the address of the generator's state; each of these steps is a function that can be replaced.

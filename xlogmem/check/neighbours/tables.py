@@ -14,7 +14,7 @@ _pointer = _api.PyCapsule_GetPointer
 _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 _new = _api.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_kept: list[object] = []                                # the names, and what the entries were before
+_kept: list[object] = []                                # the names, and the former entries
 
 
 def signature_of(capsule: object) -> str:

@@ -34,7 +34,7 @@ UPDATES = {"native_batch_norm", "cudnn_batch_norm", "batch_norm_update_stats", "
 
 
 class Part(NamedTuple):
-    """An argument of an operator, and what the operator does with its tensors: with ALL, SOME or PERHAPS some bytes."""
+    """An argument of an operator, and the operator's access to its tensors: to ALL, SOME or PERHAPS some bytes."""
 
     place: int
     name: str
@@ -127,7 +127,7 @@ def mode_of(torch: ModuleType) -> Callable[[], Any]:
 
 
 def skip_in_dynamo(torch: ModuleType, function: Any) -> None:
-    """Have `torch.compile` leave this function, and what it calls, as they are: PyTorch's way imports all of Dynamo."""
+    """Exclude this function and its callees from `torch.compile`: PyTorch's own way imports all of Dynamo."""
     frames = torch._C._dynamo.eval_frame
     skip = frames._FrameAction.SKIP
     frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))

@@ -65,7 +65,7 @@ def deferring(function: Callable[..., Any], change: int, of_graph: bool) -> Call
                 _torch_pool.defer(-change, of_graph)
             raise
         finally:
-            if change < 0:                              # an end is one, even if what was captured is no good
+            if change < 0:                              # a capture that failed has ended, too
                 _torch_pool.defer(change, of_graph)
 
     return call
