@@ -10,7 +10,7 @@ Importing this package does not touch the driver, nor rmm, cupy or torch.
 from os import environ
 from typing import TYPE_CHECKING, Any
 
-import xlogmem._base.bindings  # noqa: F401  first: it says what is missing
+import xlogmem._base.bindings  # noqa: F401  first: its errors name missing parts
 from xlogmem import _table as _table  # PyCapsule_Import finds it as an attribute
 from xlogmem._base.variables import warn_of_unknown
 from xlogmem._driver import driver_version, is_simulated

@@ -206,9 +206,9 @@ class DevicePool:
         Returns
         -------
         Device
-            By the live and pending bytes of the process's own runtimes.  Of a device without one, by what the driver
-            says is not free, whichever process uses it; for that its context is made.  Among equal ones, the next in
-            turn.
+            By the live and pending bytes of the process's own runtimes.  A device without one counts the bytes that the
+            driver reports as not free, of all processes; for that its context is made.  Among equal ones, the next
+            in turn.
 
         Raises
         ------
@@ -302,7 +302,7 @@ def enable_peer_access(device_id: SupportsIndex, peer_id: SupportsIndex) -> None
     and those of each `AsyncMemoryResource`, which are there and which come (``cuMemPoolSetAccess``, since pools do
     not heed the former). Other pools of that device, as RMM's, are opened when `use` first meets memory of theirs.
     Call it before other threads allocate there.  One direction; call it twice for both.  It stays enabled, and a
-    repeated call opens what was added.  Thread-safe; the current context stays as it is.
+    repeated call opens later additions.  Thread-safe; the current context stays as it is.
 
     Examples
     --------

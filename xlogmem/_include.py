@@ -1,4 +1,4 @@
-"""Where builds of C, C++ and Cython find what they include: xlogmem.h, xlogmem.hpp, the package for CMake."""
+"""Folders for builds of C, C++ and Cython: of xlogmem.h, xlogmem.hpp and the package for CMake."""
 from __future__ import annotations
 
 from pathlib import Path

@@ -115,7 +115,7 @@ class MemoryCorruptionError(XlogmemError):
     Attributes
     ----------
     violations : list of GuardViolation
-        What was found since this was last raised, at most the first 1,000.
+        Found since this was last raised, at most the first 1,000.
     left_out : int
         How many more there were.
     """

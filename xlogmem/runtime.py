@@ -125,8 +125,8 @@ class DeviceRuntime(Runtime):
     1
     """
 
-    options: RuntimeOptions | None = None                       # what it was made with, if by choice
-    _prepared: dict[tuple[int, int], list[LaunchRecorder]]     # by generation and stream: what is not finished yet
+    options: RuntimeOptions | None = None                       # chosen when it was made, if any
+    _prepared: dict[tuple[int, int], list[LaunchRecorder]]     # unfinished uses, by generation and stream
     _prepared_lock: ProcessLock
     _number: int                                                # of the runtime in its process, from 1
     _page_locked: PoolMemoryResource | None = None              # see `_page_locked_pool`
@@ -187,7 +187,7 @@ class DeviceRuntime(Runtime):
         stream : stream
             Where the launch goes; it may be on another device, as for `use`.
         access : Access
-            What it does.
+            How the launch accesses the block.
 
         Raises
         ------
@@ -230,8 +230,8 @@ class DeviceRuntime(Runtime):
             recorder.commit()
 
     def memory_summary(self) -> str:
-        """The state of the memory as a text for a person: what is tracked, and what the resource and those
-        below it say of themselves.
+        """Describe the memory as a text for people: totals of the runtime, and the summaries of the resource
+        and those below it.
 
         Examples
         --------
@@ -464,7 +464,7 @@ def set_runtime(runtime: DeviceRuntime, *, instead_of: DeviceRuntime | None = No
     Raises
     ------
     RuntimeError
-        The process has another one for that device than `instead_of`.  What was allocated there would not be found.
+        The process has another runtime for that device than `instead_of`, whose memory would not be found.
     """
     number = runtime.device_id
     with _locks[number] as depth:

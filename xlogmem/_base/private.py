@@ -59,8 +59,8 @@ class Folder:
 
     @contextmanager
     def replacing(self, name: str, mode: int = 0o600) -> Iterator[BinaryIO]:
-        """A new file, which takes the place of what has this name at the end of the ``with`` statement: a reader of
-        this name sees all of the file or nothing of it.  After an error nothing is left of the file.
+        """A new file, which replaces any other of this name at the end of the ``with`` statement: a reader of this
+        name sees all of the file or nothing of it.  After an error nothing is left of the file.
 
         Raises
         ------
@@ -79,7 +79,7 @@ class Folder:
             raise
 
     def names(self) -> list[str]:
-        """The names of what is in the folder."""
+        """The names of the folder's entries."""
         return os.listdir(self.descriptor)
 
     def has(self, name: str) -> bool:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 __all__ = ["FirstThatFits", "Table", "console", "progress"]
 
-ENDLESS = 1 << 16                           # columns of what is no terminal
+ENDLESS = 1 << 16                           # columns of output to no terminal
 GAP = 2                                     # between two columns
 
 

@@ -1,7 +1,7 @@
 """Texts of programs and of files, for people and for other programs.
 
 A tag, a name of a file, a function or a kernel, a line of source: programs and files choose these.  Terminals obey
-what is in a text (escape sequences), and so do CI services (`##[error]`, `::error`, at the beginning of a line or
+escape sequences in a text, and CI services obey commands (`##[error]`, `::error`, at the beginning of a line or
 anywhere in it).  So every line with such a text that xlogmem prints or logs passes `printable`.
 """
 from __future__ import annotations
@@ -14,8 +14,8 @@ __all__ = ["as_html", "encodable", "json_line", "parsed_json", "printable", "sho
 
 
 def printable(text: str) -> str:
-    """One line, in which nothing is a command to a terminal or to a CI service: what is not printable, line breaks too,
-    is an escape sequence of Python's, and so is the one character that makes a command of a text."""
+    """One line without commands to a terminal or a CI service: Python's escape sequences replace characters that are
+    not printable, line breaks too, and the one character that makes a command of a text."""
     if not text.isprintable():
         text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
     if "##" in text:

@@ -5,7 +5,7 @@ program says that the device was reset, the epoch advances at once, and everythi
 context it advances again.  Both change in one step, under the state's lock, and an allocation takes a snapshot of both
 in one step: memory of an old context never carries the number of a new one.
 
-Buffers do not hold the state; what they need to know of it is in its `DeviceStatus` (see `buffers/status.pxi`).
+Buffers do not hold the state; they read its `DeviceStatus` (see `buffers/status.pxi`).
 """
 from __future__ import annotations
 
