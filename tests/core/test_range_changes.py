@@ -35,19 +35,19 @@ def fence(x, stream):
 
 
 # ---------------------------------------------------------------- bytes that the program fills
-def a_shared_part(x, block):
-    """U reads the first half while a launch is open on more: the part is not cut."""
+def a_shared_part(x, block, access=READ):
+    """U uses the first half while a launch is open on more: the part is not cut."""
     reader = LaunchRecorder(x.T, on_conflict="count").read(Column(block, 0, HALF + EIGHTH))
     reader.preflight()
-    use_range(x, x.U, block, 0, HALF, READ)
+    use_range(x, x.U, block, 0, HALF, access, on_conflict="count")
     reader.cancel()
 
 
-def all_of_it(x, block):
-    """U reads the first half while a launch is open on all of the block."""
+def all_of_it(x, block, access=READ):
+    """U uses the first half while a launch is open on all of the block."""
     reader = LaunchRecorder(x.T, on_conflict="count").read(block)
     reader.preflight()
-    use_range(x, x.U, block, 0, HALF, READ)
+    use_range(x, x.U, block, 0, HALF, access, on_conflict="count")
     reader.cancel()
 
 
@@ -101,6 +101,26 @@ def test_a_fill_beside_a_range_of_several(x):
     fills = [work(x, x.S, block, HALF, EIGHTH) for block in blocks]
     with use(x.U, read=[Column(block, HALF, EIGHTH) for block in blocks]):
         assert all(x.ordered(fill, x.U) for fill in fills)
+
+
+@pytest.mark.parametrize("shares", [None, a_shared_part, all_of_it])
+@pytest.mark.parametrize("access", [READ, WRITE])
+@pytest.mark.parametrize("discipline", ["sealed", "opaque"])
+def test_a_fill_by_a_stream_that_is_ordinary_again(x, shares, access, discipline):
+    """The other stream has used its range under another discipline; in a part of its own that never mattered."""
+    owner = ForeignStream()
+    home = x.runtime.register_stream(owner)
+    block = x.alloc(home, SIZE)
+    x.runtime.register_stream(owner, discipline=discipline)
+    if shares is None:
+        use_range(x, x.U, block, 0, HALF, access)
+    else:
+        shares(x, block, access)
+    x.runtime.register_stream(owner, discipline="ordinary")
+    fence(x, home)
+    fill = work(x, home, block, HALF, EIGHTH)
+    with use(x.U, read=Column(block, HALF, EIGHTH)):
+        assert x.ordered(fill, x.U)
 
 
 # ---------------------------------------------------------------- streams that are destroyed
