@@ -35,34 +35,36 @@ def fence(x, stream):
 
 
 # ---------------------------------------------------------------- bytes that the program fills
-def a_shared_part(x, block, access=READ):
-    """U uses the first half while a launch is open on more: the part is not cut."""
-    reader = LaunchRecorder(x.T, on_conflict="count").read(Column(block, 0, HALF + EIGHTH))
+def more(block):
+    """More than the first half: the launch shares a part with it."""
+    return Column(block, 0, HALF + EIGHTH)
+
+
+def all_of_it(block):
+    return block
+
+
+def use_beside(x, block, reads, access=READ):
+    """U uses the first half while a launch is open that reads what `reads` names, so that nothing is cut."""
+    reader = LaunchRecorder(x.T, on_conflict="count").read(reads(block))
     reader.preflight()
     use_range(x, x.U, block, 0, HALF, access, on_conflict="count")
     reader.cancel()
 
 
-def all_of_it(x, block, access=READ):
-    """U uses the first half while a launch is open on all of the block."""
-    reader = LaunchRecorder(x.T, on_conflict="count").read(block)
-    reader.preflight()
-    use_range(x, x.U, block, 0, HALF, access, on_conflict="count")
-    reader.cancel()
-
-
-@pytest.mark.parametrize("shares", [a_shared_part, all_of_it])
-def test_a_fill_beside_a_range_that_another_stream_has_used(x, shares):
+@pytest.mark.parametrize("reads", [more, all_of_it])
+def test_a_fill_beside_a_range_that_another_stream_has_used(x, reads):
     """Until another stream uses them the program may fill bytes without a use."""
     block = x.alloc(x.S, SIZE)
-    shares(x, block)
+    use_beside(x, block, reads)
     fence(x, x.S)
     fill = work(x, x.S, block, HALF, EIGHTH)
     with use(x.U, read=Column(block, HALF, EIGHTH)):
         assert x.ordered(fill, x.U)
 
 
-def test_a_fill_beside_a_range_that_the_host_has_read(x, tmp_path):
+def test_a_fill_beside_a_range_with_a_history(x, tmp_path):
+    """A range stands for all of its block there."""
     block = x.alloc(x.S, SIZE)
     with record_history(tmp_path / "history"):
         use_range(x, x.T, block, 0, HALF, READ)
@@ -88,9 +90,9 @@ def test_freshness_ends_with_a_use_of_all_bytes(x, names, tmp_path):
 
 
 def test_a_fill_beside_a_range_of_several(x):
-    """The launch reads two ranges of memory that is fresh, in parts that others share, and cuts the last one."""
+    """The launch reads two ranges of each of two blocks, in parts that others share."""
     blocks = [x.alloc(x.S, SIZE) for _ in range(2)]
-    readers = [LaunchRecorder(x.T, on_conflict="count").read(Column(block, 0, HALF + EIGHTH)) for block in blocks]
+    readers = [LaunchRecorder(x.T, on_conflict="count").read(more(block)) for block in blocks]
     for reader in readers:
         reader.preflight()
     with use(x.U, read=[Column(block, first, EIGHTH) for block in blocks for first in (0, EIGHTH)]):
@@ -103,19 +105,19 @@ def test_a_fill_beside_a_range_of_several(x):
         assert all(x.ordered(fill, x.U) for fill in fills)
 
 
-@pytest.mark.parametrize("shares", [None, a_shared_part, all_of_it])
+@pytest.mark.parametrize("reads", [None, more, all_of_it])
 @pytest.mark.parametrize("access", [READ, WRITE])
 @pytest.mark.parametrize("discipline", ["sealed", "opaque"])
-def test_a_fill_by_a_stream_that_is_ordinary_again(x, shares, access, discipline):
+def test_a_fill_by_a_stream_that_is_ordinary_again(x, reads, access, discipline):
     """The other stream has used its range under another discipline; in a part of its own that never mattered."""
     owner = ForeignStream()
     home = x.runtime.register_stream(owner)
     block = x.alloc(home, SIZE)
     x.runtime.register_stream(owner, discipline=discipline)
-    if shares is None:
+    if reads is None:
         use_range(x, x.U, block, 0, HALF, access)
     else:
-        shares(x, block, access)
+        use_beside(x, block, reads, access)
     x.runtime.register_stream(owner, discipline="ordinary")
     fence(x, home)
     fill = work(x, home, block, HALF, EIGHTH)

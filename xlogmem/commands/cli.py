@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +22,9 @@ from xlogmem._base.texts import printable
 from xlogmem.commands.programs import nearest_option, options_of
 from xlogmem.errors import DriverNotFoundError
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
 __all__ = ["main"]
 
 OWN = ("check", "demo", "top", "trace")                 # each in the module of its name, imported when it is called
@@ -31,6 +34,13 @@ MISSING = ("the package xlogmem-bench is not installed: pip install ./benchmarks
            "conda install xlogmem-bench")
 
 
+def entries() -> EntryPoints:
+    """Return the entry points of commands."""
+    from importlib.metadata import entry_points  # takes longer to import than a command of this package
+
+    return entry_points(group=GROUP)
+
+
 class Commands(click.Group):
     """The commands of this package and, where they are installed, those of others.
 
@@ -38,9 +48,7 @@ class Commands(click.Group):
     """
 
     def list_commands(self, context: click.Context) -> list[str]:
-        from importlib.metadata import entry_points  # takes longer to import than a command of this package
-
-        return sorted({*super().list_commands(context), *OWN, *BENCH, *entry_points(group=GROUP).names})
+        return sorted({*super().list_commands(context), *OWN, *BENCH, *entries().names})
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         if own := super().get_command(context, name):
@@ -48,9 +56,7 @@ class Commands(click.Group):
         if name in OWN:
             command: click.Command = getattr(import_module(f"xlogmem.commands.{name}"), name)
             return command
-        from importlib.metadata import entry_points
-
-        for entry in entry_points(group=GROUP, name=name):
+        for entry in entries().select(name=name):
             try:
                 return entry.load()  # type: ignore[no-any-return]
             except Exception as error:      # of any kind: other packages raise it
